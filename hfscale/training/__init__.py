@@ -1,0 +1,1 @@
+"""Training: the Trainer that runs under every strategy, the same step by hand, events and checkpoints."""
