@@ -50,7 +50,7 @@ class LaunchError(HfscaleError):
 
     def _text(self) -> str:
         lines = [self.cause if self.rank is None else f"Rank {self.rank} failed: {self.cause}"]
-        lines += map(str, self.frames)
+        lines += _folded([str(frame) for frame in self.frames])
         if self.log_tail:
             lines += ["The last lines that it wrote:", *(f"    {line}" for line in self.log_tail.splitlines())]
         if self.hint:
@@ -62,3 +62,10 @@ class LaunchError(HfscaleError):
     def _render_traceback_(self) -> list[str]:
         """IPython shows these lines in place of the kernel's own frames, which say nothing about the failure."""
         return [f"LaunchError: {self}"]
+
+
+def _folded(lines: list[str], first: int = 2, last: int = 6) -> list[str]:
+    """The ends of a long list of frames: an endless recursion has a thousand of them."""
+    if len(lines) <= first + last + 1:
+        return lines
+    return [*lines[:first], f"  … {len(lines) - first - last} more …", *lines[-last:]]
