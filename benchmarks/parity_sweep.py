@@ -3,7 +3,8 @@
     python benchmarks/parity_sweep.py [--precision fp32 --precision bf16] [--seeds 3] [--steps 8]
 
 Prints a line per run and, for each precision, the worst value of each quantity beside its bound in
-hfscale/checking/parity.py. A bound more than 20 times the worst ever seen says nothing; the last column shows the factor.
+hfscale/checking/parity.py. A bound more than 20 times the worst ever seen says nothing; the last column shows the
+factor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""hfscale: one fine-tuning recipe, unchanged, under every parallel strategy, with proof that it stays the same training.
+"""hfscale: one fine-tuning recipe, unchanged, under every parallel strategy, proved to stay the same training.
 
     import hfscale as hs
 

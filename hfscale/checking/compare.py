@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field
 from hfscale.checking.parity import judge, remove_snapshots
 from hfscale.errors import HfscaleError, LaunchError
 from hfscale.hardware import cuda_devices, resolve_device
+from hfscale.launching.launch import default_threads
 from hfscale.launching.run import Run, start
 from hfscale.profiling.throughput import tokens_per_second
 from hfscale.recipe import Recipe
@@ -93,6 +95,7 @@ class Comparison:
         return comparison_html(self)
 
 
+Job = list[tuple[Recipe, list[str]]]
 Progress = Callable[[list[Row | None], list[tuple[str, str]], int | None, int, int], None]
 
 
@@ -112,31 +115,60 @@ def compare(
     options reach the ranks, see `train_recipe`. Raises HfscaleError before anything starts, LaunchError if the
     reference fails.
     """
-    job = on_one_device_kind(default_job() if recipe is None else _as_job(recipe, strategies))
-    for each, _ in job:
-        each.with_(strategy="single").check()
-    planned = [(each.model, strategy) for each, names in job for strategy in names]
-    collector = _Collector(planned, progress or (lambda *state: None), options)
-    for each, names in job:
-        collector.run_model(each, names)
+    return run_job(default_job() if recipe is None else _as_job(recipe, strategies), progress, **options)
+
+
+def run_job(job: Job, progress: Progress | None = None, **options) -> Comparison:
+    """The comparison of a job: for each recipe, its strategies, the first of which is "single". See `compare`."""
+    job = on_one_device_kind(job)
+    _refuse_when_nothing_can_run(job)
+    planned = [(recipe.model, strategy) for recipe, names in job for strategy in names]
+    with contextlib.ExitStack() as stack:
+        options["threads"] = default_threads(_largest(job))
+        collector = _Collector(planned, progress or stack.enter_context(_default_progress(planned)), options)
+        for recipe, names in job:
+            collector.run_model(recipe, names)
     return collector.comparison()
 
 
-Job = list[tuple[Recipe, list[str]]]
+def _refuse_when_nothing_can_run(job: Job) -> None:
+    refusals = []
+    for recipe, strategies in job:
+        recipe.with_(strategy="single").check()
+        refusals += [_refusal(recipe, strategy) for strategy in strategies if strategy != "single"]
+    if all(refusals):
+        raise HfscaleError(
+            " ".join(dict.fromkeys(refusals)) or "There is no strategy to compare: name one beside single."
+        )
+
+
+def _refusal(recipe: Recipe, strategy: str) -> str | None:
+    try:
+        recipe.with_(strategy=strategy).check()
+    except HfscaleError as refusal:
+        return str(refusal)
+    return None
+
+
+def comparison_job(model: str | None, strategies: list[str] | None, **changes) -> Job:
+    """The default job with other fields; with a model, its own default strategies, or those that every model takes."""
+    if model is None and not strategies:
+        return default_job(**changes)
+    recipe = Recipe(**{"steps": DEFAULT_STEPS, **changes, "model": model or "pocket-llama"})
+    wanted = strategies or DEFAULT_STRATEGIES.get(recipe.model, ["ddp=2", "fsdp=2"])
+    return _as_job(recipe, wanted)
 
 
 def on_one_device_kind(job: Job) -> Job:
     """`job` with "auto" settled alike for all rows: on GPUs only if there are enough for the largest, else on the
     CPU.
     """
-    largest = max(Strategy.parse(strategy).world_size for _, names in job for strategy in names)
-    return [(recipe.with_(device=resolve_device(recipe.device, largest)), names) for recipe, names in job]
+    return [(recipe.with_(device=resolve_device(recipe.device, _largest(job))), names) for recipe, names in job]
 
 
 def device_note(job: Job) -> str | None:
     """A sentence for the case that GPUs are there but too few for the largest row, so that all rows use the CPU."""
-    largest = max(Strategy.parse(strategy).world_size for _, names in job for strategy in names)
-    gpus = cuda_devices()
+    gpus, largest = cuda_devices(), _largest(job)
     if job[0][0].device != "auto" or not 0 < gpus < largest:
         return None
     return f"All rows run on the CPU: the largest needs {largest} GPUs and {_count(gpus, 'GPU')} can be used here."
@@ -154,7 +186,7 @@ def _as_job(recipe: Recipe | list[Recipe], strategies: list[str] | None) -> Job:
         raise HfscaleError(f"compare needs a Recipe or a list of them; it got {recipe!r}.")
     job = []
     for each in recipes:
-        wanted = strategies or [each.strategy if each.strategy != "single" else "ddp=2"]
+        wanted = strategies or ([each.strategy] if each.strategy != "single" else ["ddp=2", "fsdp=2"])
         names = [str(Strategy.parse(strategy)) for strategy in wanted]
         job.append((each, ["single", *(name for name in dict.fromkeys(names) if name != "single")]))
     return job
@@ -191,14 +223,11 @@ class _Collector:
 
     def _row(self, recipe: Recipe, strategy: str, index: int, reference: Run | None) -> tuple[Row, Run | None]:
         row = Row(recipe.model, strategy, Strategy.parse(strategy).world_size, recipe.precision)
-        try:
-            recipe = recipe.with_(strategy=strategy)
-            recipe.check()
-        except HfscaleError as refusal:
-            row.verdict, row.reason = "refused", str(refusal)
+        if reason := _refusal(recipe, strategy):
+            row.verdict, row.reason = "refused", reason
             return row, None
         try:
-            run = self._run(recipe, index)
+            run = self._run(recipe.with_(strategy=strategy), index)
         except LaunchError as failure:
             if reference is None:
                 raise
@@ -240,6 +269,28 @@ class _Collector:
 
     def _tell(self, index: int | None, step: int, steps: int) -> None:
         self.progress(self.rows, self.planned, index, step, steps)
+
+
+@contextlib.contextmanager
+def _default_progress(planned: list[tuple[str, str]]):
+    """A progress line over all runs, in a terminal or a notebook; nothing where output goes to a file."""
+    from hfscale.display.progress import progress_line
+
+    with progress_line("compare", len(planned)) as line:
+
+        def tell(
+            rows: list[Row | None], planned: list[tuple[str, str]], index: int | None, step: int, steps: int
+        ) -> None:
+            done = sum(row is not None for row in rows)
+            model, strategy = planned[index or 0]
+            line.update(done, "done" if done == len(rows) else f"{model} · {strategy}, step {step}/{steps}")
+
+        yield tell
+
+
+def _largest(job: Job) -> int:
+    """World size of the largest row. All rows get as many threads per rank as it does, so that speed-ups are honest."""
+    return max(Strategy.parse(strategy).world_size for _, names in job for strategy in names)
 
 
 def _count(number: int, one: str, many: str | None = None) -> str:

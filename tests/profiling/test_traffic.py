@@ -81,8 +81,8 @@ def test_ddp_reduces_exactly_its_gradients(ranks):
 def test_fsdp_gathers_and_reduces_every_parameter(ranks):
     rows, _ = ranks(one_step, "fsdp=2").by_rank[0]
     embedding, layers = 4 * 2048 * 128, 4 * 4 * (4 * 128 * 128 + 3 * 128 * 344 + 2 * 128)
-    # The embedding is tied to the head, and travels once for each of its two uses. Backward gathers the layers once more,
-    # which forward has freed.
+    # The embedding is tied to the head, and travels once for each of its two uses. Backward gathers the layers once
+    # more, which forward has freed.
     whole = embedding + layers + 4 * 128 + embedding
     assert rows["all-gather", "fsdp"][1] == whole + layers
     assert rows["reduce-scatter", "fsdp"][1] == whole

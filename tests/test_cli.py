@@ -1,0 +1,98 @@
+"""The command: exit codes, sentences on stderr, JSON, and the main job in a small form."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hfscale import Recipe
+
+GARDEN = str(Path(__file__).parent / "fixtures" / "garden.txt")
+QUICK = ["--data", GARDEN, "--steps", "2", "--global-batch", "4", "--seq-len", "32", "--device", "cpu"]
+
+
+@pytest.fixture
+def hfscale(tmp_path, no_leftovers):
+    """Runs the command in an empty folder; returns the finished process."""
+
+    def call(*arguments, **environment):
+        env = os.environ | {"HFSCALE_RUNS": str(tmp_path / "runs"), "COLUMNS": "80"} | environment
+        command = [sys.executable, "-c", "from hfscale.cli import main; main()", *map(str, arguments)]
+        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+
+    return call
+
+
+def test_compare_prints_the_table_and_writes_the_json(hfscale, tmp_path):
+    done = hfscale("compare", *QUICK, "--strategy", "ddp=2", "--strategy", "fsdp=2", "--json", "out.json")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("✓ agrees") == 2
+    assert "3 runs, 5 processes" in " ".join(done.stdout.split())
+    assert "notebooks/00_start_here.ipynb" in done.stdout
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["ok"] is True
+    assert result["seconds"] > 0
+    assert [(row["strategy"], row["verdict"]) for row in result["rows"]] == [
+        ("single", "reference"),
+        ("ddp=2", "agrees"),
+        ("fsdp=2", "agrees"),
+    ]
+    assert all(len(row["losses"]) == 2 for row in result["rows"])
+    assert result["rows"][2]["parameter_bytes_per_rank"] == [2107648, 2107648]
+
+
+def test_a_strategy_asked_for_and_refused_is_bad_usage(hfscale):
+    done = hfscale("compare", *QUICK, "--strategy", "ddp=2", "--strategy", "tp=3")
+    assert done.returncode == 2
+    assert "– refused" in done.stdout
+    assert "use tp=1, 2 or 4" in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["compare", "--model", "pocket-lama"], "pocket-llama"),
+        (["compare", "--data", "nowhere.txt"], "nowhere.txt"),
+        (["compare", "--strategy", "tp=2,tp=4"], "names tp twice"),
+        (["compare", "--strategy", "tp=3"], "use tp=1, 2 or 4"),
+        (["compare", "--strategy", "ddp=5", "--global-batch", "4"], "cannot be shared by 5 data ranks"),
+        (["compare", "--steps", "-1"], "steps is -1"),
+        (["compare", "--precision", "fp16"], "precision='bf16'"),
+        (["compare", "--device", "cuda"], "device='cpu'"),
+        (["compare", "--json", "no/such/folder/x.json"], "there is no folder"),
+        (["compare", "--colour", "red"], "No such option"),
+        (["run", "absent.json"], "no recipe file absent.json"),
+    ],
+)
+def test_wrong_uses_are_one_sentence_and_exit_2(hfscale, arguments, sentence):
+    done = hfscale(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not done.stdout.strip()
+
+
+def test_run_trains_a_recipe_from_a_file(hfscale, tmp_path):
+    Recipe(data=GARDEN, steps=2, global_batch=4, seq_len=32, eval_samples=4, device="cpu").save(
+        tmp_path / "recipe.json"
+    )
+    done = hfscale("run", "recipe.json")
+    assert done.returncode == 0, done.stderr
+    assert "finished" in done.stdout
+
+
+def test_run_refuses_a_broken_file_with_the_line(hfscale, tmp_path):
+    (tmp_path / "recipe.json").write_text('{"steps": 2,\n "stratgy": "tp=2"}')
+    done = hfscale("run", "recipe.json")
+    assert done.returncode == 2
+    assert "Did you mean strategy" in done.stderr
+
+
+def test_doctor_and_version(hfscale):
+    done = hfscale("doctor")
+    assert done.returncode == 0
+    assert "pocket-moe" in done.stdout
+    assert hfscale("--version").stdout.startswith("hfscale 0.")
