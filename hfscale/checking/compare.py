@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 
-from hfscale.checking.parity import judge, remove_snapshots
+from hfscale.checking.parity import Parity, judge, remove_snapshots
 from hfscale.errors import HfscaleError, LaunchError
 from hfscale.hardware import cuda_devices, resolve_device
 from hfscale.launching.launch import default_threads
@@ -48,14 +48,22 @@ class Row:
 
 @dataclass
 class Comparison:
-    """The rows of a comparison in order, and what was counted on the way."""
+    """The rows of a comparison in order, and what was counted on the way.
+
+    parity: (model, strategy) -> the full verdict behind a row that was compared.
+    """
 
     rows: list[Row]
     seconds: float
     processes: int
     bytes_moved: int
     counted_steps: int
-    gradients: int
+    parity: dict[tuple[str, str], Parity] = field(default_factory=dict)
+
+    @property
+    def gradients(self) -> int:
+        """How many gradient numbers were compared, all rows together."""
+        return sum(parity.gradients for parity in self.parity.values())
 
     @property
     def ok(self) -> bool:
@@ -199,7 +207,8 @@ class _Collector:
         self.planned, self.progress, self.options = planned, progress, options
         self.rows: list[Row | None] = [None] * len(planned)
         self.began = time.perf_counter()
-        self.processes = self.bytes_moved = self.counted_steps = self.gradients = 0
+        self.processes = self.bytes_moved = self.counted_steps = 0
+        self.parity: dict[tuple[str, str], Parity] = {}
 
     def run_model(self, recipe: Recipe, strategies: list[str]) -> None:
         recipe = recipe.with_(eval_samples=0)
@@ -219,7 +228,7 @@ class _Collector:
 
     def comparison(self) -> Comparison:
         seconds = time.perf_counter() - self.began
-        return Comparison(self.rows, seconds, self.processes, self.bytes_moved, self.counted_steps, self.gradients)
+        return Comparison(self.rows, seconds, self.processes, self.bytes_moved, self.counted_steps, self.parity)
 
     def _row(self, recipe: Recipe, strategy: str, index: int, reference: Run | None) -> tuple[Row, Run | None]:
         row = Row(recipe.model, strategy, Strategy.parse(strategy).world_size, recipe.precision)
@@ -259,8 +268,7 @@ class _Collector:
         if reference is None:
             row.verdict, row.reason = "reference", "the run on one device, which the others are compared with"
             return
-        parity = judge(run, reference)
-        self.gradients += parity.gradients
+        parity = self.parity[row.model, row.strategy] = judge(run, reference)
         differences = {quantity.name: quantity.worst for quantity in parity.rows}
         row.max_loss_difference = differences["loss"]
         row.max_gradient_difference = differences["gradients"]

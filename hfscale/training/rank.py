@@ -63,13 +63,11 @@ def train_recipe(
         data_collator=CausalCollator(tokenizer.pad_token_id),
     )
     agreement.require(
-        {
-            "the recipe": agreement.digest(recipe.to_json()),
-            "the TrainingArguments": agreement.of_arguments(arguments),
-            "the versions": agreement.of_versions(),
-            "the training data": agreement.of_rows(train_data),
-            "the initial weights": agreement.of_weights(model),
-        }
+        agreement.of_recipe(recipe)
+        | agreement.of_arguments(arguments)
+        | agreement.of_versions()
+        | agreement.of_rows(train_data)
+        | agreement.of_weights(model)
     )
     folder = here.folder if snapshot else None
     return _train(recipe, trainer, folder)

@@ -156,7 +156,10 @@ def other_arguments_on_rank_one():
 
 @pytest.mark.parametrize(
     ("setup", "what"),
-    [(perturb_rank_one, "the initial weights"), (other_arguments_on_rank_one, "the TrainingArguments")],
+    [
+        (perturb_rank_one, "the initial weights of model.embed_tokens.weight: digest"),
+        (other_arguments_on_rank_one, "the TrainingArguments' weight_decay: 0.5 instead of 0.0"),
+    ],
 )
 def test_ranks_that_start_differently_end_before_the_first_step(setup, what):
     with pytest.raises(LaunchError, match=f"rank 1 disagrees with the others about {what}") as caught:

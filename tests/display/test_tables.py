@@ -3,6 +3,7 @@
 import re
 
 from hfscale.checking.compare import Comparison, Row
+from hfscale.checking.parity import Parity
 from hfscale.display.tables import comparison_html, comparison_table, comparison_text, html_table, human_bytes, render
 
 ROWS = [
@@ -13,7 +14,8 @@ ROWS = [
     Row("pocket-llama", "ddp=2", 2, "fp32", [4.5, 4.4], 0.25, 1.0, 99.0, [1, 2_000_000], "differs", "a sum <b>"),
     Row("pocket-llama", "tp=3", 3, "fp32", verdict="refused", reason="use tp=1, 2 or 4"),
 ]
-COMPARISON = Comparison(ROWS, 12.3, 7, 412_000_000, 2, 1_053_824)
+PARITY = {("pocket-llama", "fsdp=2,tp=2"): Parity("fsdp=2,tp=2", "single", [], [], gradients=1_053_824)}
+COMPARISON = Comparison(ROWS, 12.3, 7, 412_000_000, 2, PARITY)
 
 
 def test_the_table_fits_80_columns_and_loses_nothing():
@@ -59,14 +61,14 @@ def test_html_table_escapes_cells():
 
 
 def test_summary_counts_what_ran():
-    agreeing = Comparison(ROWS[:2], 1.0, 5, 412_000_000, 2, 1_053_824)
+    agreeing = Comparison(ROWS[:2], 1.0, 5, 412_000_000, 2, PARITY)
     assert agreeing.ok
     assert agreeing.summary == (
         "2 runs, 5 processes, 412 MB moved in 2 counted steps each; "
         "each of 1,053,824 gradient numbers equals one device's within 3e-06."
     )
     assert not COMPARISON.ok
-    only_refused = Comparison([ROWS[0], ROWS[3]], 1.0, 1, 0, 2, 0)
+    only_refused = Comparison([ROWS[0], ROWS[3]], 1.0, 1, 0, 2)
     assert not only_refused.ok, "nothing was compared, so nothing agrees"
     assert only_refused.summary.endswith("nothing was compared.")
 
