@@ -31,13 +31,13 @@ _PUBLIC = {
     "open_run": "hfscale.launching.run",
     "compare": "hfscale.checking.compare",
     "check_parity": "hfscale.checking.parity",
-    "doctor": "hfscale.doctor",
+    "doctor": "hfscale.checkup",
 }
 
 if TYPE_CHECKING:
     from hfscale.checking.compare import compare
     from hfscale.checking.parity import check_parity
-    from hfscale.doctor import doctor
+    from hfscale.checkup import doctor
     from hfscale.errors import HfscaleError, LaunchError
     from hfscale.launching.launch import launch
     from hfscale.launching.run import Run, open_run, run, runs, start

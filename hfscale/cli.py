@@ -33,14 +33,18 @@ def main() -> None:
     """Entry point: hfscale's own errors become one line on stderr, Ctrl-C a short word, and neither shows a
     traceback.
     """
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="replace")  # a terminal that has no "Δ" or "→" shows "?", and the result is kept
     try:
         app()
     except LaunchError as error:
         _fail(str(error), code=1)
     except HfscaleError as error:
         _fail(str(error), code=BAD_USAGE)
-    except KeyboardInterrupt:
-        _fail("interrupted; all ranks have ended", code=INTERRUPTED)
+    except SystemExit as end:
+        if end.code == INTERRUPTED:  # typer has caught Ctrl-C by then, and says nothing
+            print("interrupted; all ranks have ended", file=sys.stderr)
+        raise
 
 
 @app.command()
@@ -79,9 +83,9 @@ def compare(
         console.print(note)
     with _progress(console, job) as progress:
         comparison = run_job(job, progress)
-    _show(console, comparison)
     if json_file:
         _write_atomically(json_file, json.dumps(comparison.to_dict(), indent=2) + "\n")
+    _show(console, comparison)
     if strategy and any(row.verdict == "refused" for row in comparison.rows):
         raise typer.Exit(BAD_USAGE)
     raise typer.Exit(0 if comparison.ok else 1)
@@ -107,9 +111,11 @@ def run(
 def doctor() -> None:
     """Say what is on this machine, and whether hfscale can work with it."""
     from hfscale.display.tables import doctor_table
-    from hfscale.doctor import doctor as look
+    from hfscale.checkup import doctor as look
 
-    Console().print(doctor_table(look()))
+    seen = look(warm=False)
+    Console().print(doctor_table(seen))
+    raise typer.Exit(0 if seen.ok else 1)
 
 
 def _print_version(wanted: bool) -> None:
@@ -194,6 +200,8 @@ def _check_writable(path: Path) -> None:
     """Find out before minutes of work, not after them."""
     if path.is_dir():
         raise HfscaleError(f"--json {path} is a folder: name a file in it.")
+    if path.exists() and not path.is_file():  # a device, such as /dev/null: the new file would take its place
+        raise HfscaleError(f"--json {path} is not a file: name one that may be replaced.")
     if not path.absolute().parent.is_dir():
         raise HfscaleError(f"--json {path} cannot be written: there is no folder {path.absolute().parent}.")
     if not os.access(path if path.exists() else path.absolute().parent, os.W_OK):
@@ -201,7 +209,8 @@ def _check_writable(path: Path) -> None:
 
 
 def _write_atomically(path: Path, text: str) -> None:
-    with tempfile.NamedTemporaryFile("w", dir=path.absolute().parent, delete=False, encoding="utf-8") as file:
+    path = path.resolve()  # a link stays, and what it leads to is replaced
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False, encoding="utf-8") as file:
         file.write(text)
     os.chmod(file.name, 0o644)
     os.replace(file.name, path)

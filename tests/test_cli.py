@@ -2,26 +2,36 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from hfscale import Recipe
+from hfscale.cli import main
 
 GARDEN = str(Path(__file__).parent / "fixtures" / "garden.txt")
 QUICK = ["--data", GARDEN, "--steps", "2", "--global-batch", "4", "--seq-len", "32", "--device", "cpu"]
 
 
-@pytest.fixture
-def hfscale(tmp_path, no_leftovers):
-    """Runs the command in an empty folder; returns the finished process."""
+COMMAND = [sys.executable, "-c", "from hfscale.cli import main; main()"]
 
-    def call(*arguments, **environment):
-        env = os.environ | {"HFSCALE_RUNS": str(tmp_path / "runs"), "COLUMNS": "80"} | environment
-        command = [sys.executable, "-c", "from hfscale.cli import main; main()", *map(str, arguments)]
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+
+@pytest.fixture
+def hfscale(tmp_path, monkeypatch, capsys, no_leftovers):
+    """Runs the command in an empty folder, in this process, whose warm server it can use; returns how it ended."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*arguments):
+        monkeypatch.setattr(sys, "argv", ["hfscale", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            main()
+        out, err = capsys.readouterr()
+        return subprocess.CompletedProcess(arguments, end.value.code or 0, out, err)
 
     return call
 
@@ -63,6 +73,7 @@ def test_a_strategy_asked_for_and_refused_is_bad_usage(hfscale):
         (["compare", "--precision", "fp16"], "precision='bf16'"),
         (["compare", "--device", "cuda"], "device='cpu'"),
         (["compare", "--json", "no/such/folder/x.json"], "there is no folder"),
+        (["compare", "--json", "/dev/null"], "/dev/null is not a file"),
         (["compare", "--colour", "red"], "No such option"),
         (["run", "absent.json"], "no recipe file absent.json"),
     ],
@@ -75,13 +86,17 @@ def test_wrong_uses_are_one_sentence_and_exit_2(hfscale, arguments, sentence):
     assert not done.stdout.strip()
 
 
-def test_run_trains_a_recipe_from_a_file(hfscale, tmp_path):
+def test_run_trains_a_recipe_from_a_file_whatever_the_terminal_can_show(tmp_path, no_leftovers):
     Recipe(data=GARDEN, steps=2, global_batch=4, seq_len=32, eval_samples=4, device="cpu").save(
         tmp_path / "recipe.json"
     )
-    done = hfscale("run", "recipe.json")
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}  # has no arrow
+    done = subprocess.run(
+        [*COMMAND, "run", "recipe.json"], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100
+    )
     assert done.returncode == 0, done.stderr
-    assert "finished" in done.stdout
+    assert "finished: training loss" in done.stdout
+    assert " ? " in done.stdout
 
 
 def test_run_refuses_a_broken_file_with_the_line(hfscale, tmp_path):
@@ -89,6 +104,18 @@ def test_run_refuses_a_broken_file_with_the_line(hfscale, tmp_path):
     done = hfscale("run", "recipe.json")
     assert done.returncode == 2
     assert "Did you mean strategy" in done.stderr
+
+
+def test_ctrl_c_ends_the_ranks_and_says_so_in_one_line(tmp_path, run_root, no_leftovers):
+    arguments = ["compare", "--data", GARDEN, "--steps", "5000", "--device", "cpu", "--strategy", "ddp=2"]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    while process.poll() is None and not any(run_root.glob("*/rank0.jsonl")):
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "interrupted; all ranks have ended\n")
 
 
 def test_doctor_and_version(hfscale):

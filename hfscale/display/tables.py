@@ -13,7 +13,7 @@ from rich.table import Table
 if TYPE_CHECKING:
     from hfscale.checking.compare import Comparison, Row
     from hfscale.checking.parity import Parity
-    from hfscale.doctor import Doctor
+    from hfscale.checkup import Doctor
 
 STYLES = {"agrees": "green", "reference": "bold", "differs": "bold red", "refused": "yellow", "waiting": "dim"}
 SIGNS = {"agrees": "✓", "differs": "✗", "refused": "–"}
@@ -158,11 +158,14 @@ def render(renderable, width: int) -> str:
 
 
 def _difference(value: float | None) -> str:
-    return "" if value is None else f"{value:.0e}"
+    return "" if value is None else f"{value:.0e}" if value else "0"
 
 
 def _range_of_bytes(counts: list[int]) -> str:
     if not counts:
         return ""
     low, high = human_bytes(min(counts)), human_bytes(max(counts))
-    return low if low == high else f"{low}–{high}"
+    if low == high:
+        return low
+    unit = high.split()[1]
+    return f"{low.removesuffix(unit).strip()}–{high}" if low.endswith(f" {unit}") else f"{low}–{high}"

@@ -11,7 +11,9 @@ ROWS = [
     Row(
         "pocket-llama", "fsdp=2,tp=2", 4, "fp32", [4.5367, 4.1858], 5e-7, 3e-6, 1234.5, [1054976] * 4, "agrees", "close"
     ),
-    Row("pocket-llama", "ddp=2", 2, "fp32", [4.5, 4.4], 0.25, 1.0, 99.0, [1, 2_000_000], "differs", "a sum <b>"),
+    Row(
+        "pocket-llama", "ddp=2", 2, "fp32", [4.5, 4.4], 0.25, 1.0, 99.0, [1_110_000, 2_000_000], "differs", "a sum <b>"
+    ),
     Row("pocket-llama", "tp=3", 3, "fp32", verdict="refused", reason="use tp=1, 2 or 4"),
 ]
 PARITY = {("pocket-llama", "fsdp=2,tp=2"): Parity("fsdp=2,tp=2", "single", [], [], gradients=1_053_824)}

@@ -1,4 +1,4 @@
-"""hs.doctor: what is on this machine, whether hfscale can work with it, and what to do where it cannot."""
+"""Behind hs.doctor: what is on this machine, whether hfscale can work with it, and what to do where it cannot."""
 
 from __future__ import annotations
 
@@ -58,8 +58,15 @@ class Doctor:
         return doctor_html(self)
 
 
-def doctor() -> Doctor:
-    """Look at versions, cores, accelerators, memory, disk, offline state and the kit's own models and data."""
+def doctor(warm: bool = True) -> Doctor:
+    """Look at versions, cores, accelerators, memory, disk, offline state and the kit's own models and data.
+
+    warm: start the server that ranks fork from, in the background, since whoever asks is about to launch something.
+    """
+    if warm:
+        from hfscale.launching.server import warm_up
+
+        warm_up()
     return Doctor(
         [
             _python(),
