@@ -2,7 +2,7 @@
 
 accelerate counts one process per GPU as a multi-device set-up and several CPU processes not, so that Trainer refuses a
 tensor-parallel model on the CPU, although it trains it correctly. What the skipped check would ensure (the product of
-the sizes is the number of processes) is ensured by `Strategy.load`. `tests/training/test_cpu_parallelism.py` fails when
+the sizes is the number of processes) is ensured by `Strategy.load`. `tests/training/test_upstream.py` fails when
 accelerate no longer needs this.
 """
 

@@ -4,7 +4,7 @@ Qwen3's q_norm and k_norm are replicated, and each rank's gradient covers its ow
 the tensor-parallel group. It does so on the *accumulated* gradient after every micro-batch: with gradients g1, g2 of
 two micro-batches the result is tp * sum(g1) + sum(g2) and not sum(g1) + sum(g2) (transformers 5.24; measured: 0.7 of
 the gradient's magnitude with two micro-batches, 4 times it with four). Here the sum is taken of each micro-batch's
-gradient before it is accumulated. `tests/training/test_replicated_gradient.py` fails when transformers no longer
+gradient before it is accumulated. `tests/training/test_upstream.py` fails when transformers no longer
 needs this.
 """
 
