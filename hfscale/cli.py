@@ -110,8 +110,8 @@ def run(
 @app.command()
 def doctor() -> None:
     """Say what is on this machine, and whether hfscale can work with it."""
-    from hfscale.display.tables import doctor_table
     from hfscale.checkup import doctor as look
+    from hfscale.display.tables import doctor_table
 
     seen = look(warm=False)
     Console().print(doctor_table(seen))
