@@ -7,6 +7,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from hfscale.launching.processes import without_interrupts
+
 if TYPE_CHECKING:
     from hfscale.launching.run import Run
 
@@ -70,7 +72,8 @@ class TerminalLine(ProgressLine):
         return self
 
     def __exit__(self, *exc_info) -> None:
-        self._progress.stop()
+        with without_interrupts():  # a second Ctrl-C in here would leave the terminal without its cursor
+            self._progress.stop()
 
     def update(self, done: int, note: str) -> None:
         self._progress.update(self._task, completed=done, note=note)

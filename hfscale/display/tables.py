@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from hfscale.checking.compare import Comparison, Row
+    from hfscale.checking.comparison import Comparison, Row
     from hfscale.checking.parity import Parity
     from hfscale.checkup import Doctor
 
@@ -37,7 +38,8 @@ def comparison_table(
     table = Table(caption=COMPARISON_CAPTION, caption_justify="left", **look)
     for column in COMPARISON_COLUMNS:
         text = column in ("strategy", "verdict")
-        table.add_column(column, justify="left" if text else "right", no_wrap=column != "strategy", overflow="fold")
+        look = {"min_width": 12, "overflow": "fold"} if column == "strategy" else {"no_wrap": True}
+        table.add_column(column, justify="left" if text else "right", **look)
     for index, ((model, strategy), row) in enumerate(zip(planned, rows, strict=True)):
         if index == 0 or planned[index - 1][0] != model:
             table.add_section()
@@ -151,10 +153,11 @@ def human_bytes(count: int) -> str:
 
 def render(renderable, width: int) -> str:
     """What rich would print, as plain text of at most `width` columns, without colour."""
-    console = Console(width=width, color_system=None, highlight=False)
-    with console.capture() as capture:
-        console.print(renderable)
-    return capture.get().rstrip("\n")
+    text = io.StringIO()
+    # In a notebook rich would show an empty output of its own beside the text, if it were not told otherwise.
+    console = Console(file=text, width=width, color_system=None, highlight=False, force_jupyter=False)
+    console.print(renderable)
+    return text.getvalue().rstrip("\n")
 
 
 def _difference(value: float | None) -> str:

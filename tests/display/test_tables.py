@@ -2,7 +2,7 @@
 
 import re
 
-from hfscale.checking.compare import Comparison, Row
+from hfscale.checking.comparison import Comparison, Row
 from hfscale.checking.parity import Parity
 from hfscale.display.tables import comparison_html, comparison_table, comparison_text, html_table, human_bytes, render
 
@@ -16,7 +16,7 @@ ROWS = [
     ),
     Row("pocket-llama", "tp=3", 3, "fp32", verdict="refused", reason="use tp=1, 2 or 4"),
 ]
-PARITY = {("pocket-llama", "fsdp=2,tp=2"): Parity("fsdp=2,tp=2", "single", [], [], gradients=1_053_824)}
+PARITY = [None, Parity("fsdp=2,tp=2", "single", [], [], gradients=1_053_824)]
 COMPARISON = Comparison(ROWS, 12.3, 7, 412_000_000, 2, PARITY)
 
 
@@ -70,7 +70,7 @@ def test_summary_counts_what_ran():
         "each of 1,053,824 gradient numbers equals one device's within 3e-06."
     )
     assert not COMPARISON.ok
-    only_refused = Comparison([ROWS[0], ROWS[3]], 1.0, 1, 0, 2)
+    only_refused = Comparison([ROWS[0], ROWS[3]], 1.0, 1, 0, 2, [])
     assert not only_refused.ok, "nothing was compared, so nothing agrees"
     assert only_refused.summary.endswith("nothing was compared.")
 

@@ -1,0 +1,1 @@
+"""The checks behind the notebooks' exercises, a module for each notebook, and the solutions."""
