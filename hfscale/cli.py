@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +18,11 @@ from hfscale import __version__
 from hfscale.errors import HfscaleError, LaunchError
 
 if TYPE_CHECKING:
-    from hfscale.checking.compare import Comparison, Job, Row
+    from hfscale.checking.comparison import Comparison, Row
+    from hfscale.checking.jobs import Job
 
 BAD_USAGE, INTERRUPTED = 2, 130
+TABLE_WIDTH = 76  # columns that the table of a comparison needs
 NOTEBOOKS = "The lessons: jupyter lab notebooks/00_start_here.ipynb"
 
 app = typer.Typer(
@@ -30,21 +34,33 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Entry point: hfscale's own errors become one line on stderr, Ctrl-C a short word, and neither shows a
-    traceback.
-    """
-    for stream in (sys.stdout, sys.stderr):
+    """Entry point. What goes wrong is one sentence on stderr, without a traceback; Ctrl-C ends everything in order."""
+    for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed by the caller
         stream.reconfigure(errors="replace")  # a terminal that has no "Δ" or "→" shows "?", and the result is kept
+    warnings.formatwarning = lambda message, *place, **more: f"note: {message}\n"
     try:
+        _stand_somewhere()
         app()
     except LaunchError as error:
         _fail(str(error), code=1)
     except HfscaleError as error:
         _fail(str(error), code=BAD_USAGE)
+    except OSError as error:  # of the output: everything else is told by the parts that use files
+        _fail(f"the output cannot be written: {error.strerror}", code=1)
     except SystemExit as end:
         if end.code == INTERRUPTED:  # typer has caught Ctrl-C by then, and says nothing
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # impatient ones must not interrupt the end
             print("interrupted; all ranks have ended", file=sys.stderr)
         raise
+
+
+def _stand_somewhere() -> None:
+    try:
+        os.getcwd()
+    except OSError:
+        raise HfscaleError(
+            "The folder that this command was started in is gone: change into one that exists."
+        ) from None
 
 
 @app.command()
@@ -65,7 +81,8 @@ def compare(
 
     Exit code 0: every strategy trains the same model; 1: one does not; 2: bad usage.
     """
-    from hfscale.checking.compare import comparison_job, device_note, run_job
+    from hfscale.checking.compare import run_job
+    from hfscale.checking.jobs import comparison_job, device_note
 
     if json_file:
         _check_writable(json_file)
@@ -86,7 +103,7 @@ def compare(
     if json_file:
         _write_atomically(json_file, json.dumps(comparison.to_dict(), indent=2) + "\n")
     _show(console, comparison)
-    if strategy and any(row.verdict == "refused" for row in comparison.rows):
+    if any(row.verdict == "refused" for row in comparison.rows):
         raise typer.Exit(BAD_USAGE)
     raise typer.Exit(0 if comparison.ok else 1)
 
@@ -134,7 +151,7 @@ def _options(
 
 
 def _progress(console: Console, job: Job):
-    if console.is_terminal:
+    if console.is_terminal and not console.is_dumb_terminal and console.width >= TABLE_WIDTH:
         return _LiveTable(console, job)
     return _Lines(console)
 
@@ -187,9 +204,13 @@ def _nothing_yet(job: Job):
 
 
 def _show(console: Console, comparison: Comparison) -> None:
-    from hfscale.display.tables import comparison_reasons, comparison_table
+    from hfscale.display.tables import comparison_cells, comparison_reasons, comparison_table
 
-    console.print(comparison_table(comparison.rows, [(row.model, row.strategy) for row in comparison.rows]))
+    if console.width >= TABLE_WIDTH:
+        console.print(comparison_table(comparison.rows, [(row.model, row.strategy) for row in comparison.rows]))
+    else:  # a cut number would read as another number
+        for row in comparison.rows:
+            console.print(", ".join(filter(None, [row.model, *comparison_cells(row)])), highlight=False)
     for reason in comparison_reasons(comparison.rows):
         console.print(reason, highlight=False)
     console.print(comparison.summary, highlight=False)

@@ -9,6 +9,10 @@ from pathlib import Path
 class HfscaleError(Exception):
     """Base class of hfscale's own errors. The message is one or two sentences meant for the person at the keyboard."""
 
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows: the sentence. The frames of the package in between say nothing about what to do."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 @dataclass(frozen=True)
 class Frame:
@@ -58,10 +62,6 @@ class LaunchError(HfscaleError):
         if self.log_path:
             lines.append(f"Log: {self.log_path}")
         return "\n".join(lines)
-
-    def _render_traceback_(self) -> list[str]:
-        """IPython shows these lines in place of the kernel's own frames, which say nothing about the failure."""
-        return [f"LaunchError: {self}"]
 
 
 def _folded(lines: list[str], first: int = 2, last: int = 6) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 TASKS = ("causal-lm",)
 DEVICES = ("auto", "cpu", "cuda")
+LARGEST_SEED = 2**32 - 1
 
 # TrainingArguments that follow from a field of the recipe: naming them a second time would leave two truths.
 OWNERS = {
@@ -40,6 +42,9 @@ OWNERS = {
     "parallelism_config": "strategy",
     "accelerator_config": "strategy",
     "output_dir": "the run folder",
+    "push_to_hub": "the run folder, which is not uploaded",
+    "hub_token": "the run folder, which is not uploaded",
+    "hub_model_id": "the run folder, which is not uploaded",
     "report_to": "the run folder",
     "logging_steps": "the run folder",
     "logging_strategy": "the run folder",
@@ -83,8 +88,9 @@ class Recipe:
     training_arguments: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self):
-        if isinstance(self.strategy, Strategy):
-            object.__setattr__(self, "strategy", str(self.strategy))
+        for name, kinds in {"strategy": Strategy, "model": os.PathLike, "data": os.PathLike}.items():
+            if isinstance(value := getattr(self, name), kinds):
+                object.__setattr__(self, name, str(value))
         _check_texts(self)
         _check_numbers(self)
         _check_training_arguments(self)
@@ -171,6 +177,8 @@ class Recipe:
     def from_json(cls, text: str, source: str = "The recipe") -> Recipe:
         try:
             values = json.loads(text)
+        except RecursionError:
+            raise HfscaleError(f"{source} is nested too deeply to be a recipe.") from None
         except json.JSONDecodeError as error:
             raise HfscaleError(
                 f"{source} is not valid JSON: {error.msg} in line {error.lineno}, column {error.colno}."
@@ -186,10 +194,10 @@ class Recipe:
     def load(cls, path: str | Path) -> Recipe:
         """Read a recipe from a JSON file; raises HfscaleError when it is missing, unreadable or not a recipe."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            text = Path(path).read_text(encoding="utf-8-sig")  # some editors write a byte order mark
         except FileNotFoundError:
             raise HfscaleError(f"There is no recipe file {path}.") from None
-        except (OSError, UnicodeDecodeError) as error:
+        except (OSError, TypeError, ValueError) as error:
             raise HfscaleError(f"The recipe file {path} cannot be read: {error}.") from None
         return cls.from_json(text, source=f"The recipe file {path}")
 
@@ -203,15 +211,15 @@ class Recipe:
         """
         from hfscale.data.sources import check_source
         from hfscale.hardware import resolve_device
-        from hfscale.models import load_config
+        from hfscale.models import check_model
 
         device = resolve_device(self.device, self.parsed_strategy.world_size)
         precisions.policy(self.precision, device)
         check_source(self.data)
-        config = load_config(self.model)
+        config = check_model(self.model, self.task)
         self.parsed_strategy.check(config, self.model)
         _check_length(self, config)
-        _check_argument_names(self)
+        _check_arguments(self)
 
 
 def _check_texts(recipe: Recipe) -> None:
@@ -236,6 +244,10 @@ def _check_numbers(recipe: Recipe) -> None:
         value = getattr(recipe, name)
         if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
             raise HfscaleError(f"Recipe field {name} is {value!r}: expected a whole number of at least {minimum}.")
+    if recipe.seed > LARGEST_SEED:
+        raise HfscaleError(
+            f"Recipe field seed is {recipe.seed}: expected at most {LARGEST_SEED}, the largest that numpy takes."
+        )
     rate = recipe.learning_rate
     if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 <= rate < float("inf"):
         raise HfscaleError(f"Recipe field learning_rate is {rate!r}: expected a number of at least 0, such as 1e-3.")
@@ -245,6 +257,8 @@ def _check_training_arguments(recipe: Recipe) -> None:
     if not isinstance(recipe.training_arguments, dict):
         raise HfscaleError(f"Recipe field training_arguments is {recipe.training_arguments!r}: expected a dictionary.")
     for name in recipe.training_arguments:
+        if not isinstance(name, str):
+            raise HfscaleError(f"training_arguments has the name {name!r}: expected names of TrainingArguments.")
         if owner := OWNERS.get(name):
             where = f"the recipe's field {owner}" if owner in _field_names() else owner
             raise HfscaleError(
@@ -252,22 +266,18 @@ def _check_training_arguments(recipe: Recipe) -> None:
             )
     try:
         json.dumps(recipe.training_arguments)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise HfscaleError(f"training_arguments must be plain data that JSON can hold: {error}.") from None
 
 
-def _check_argument_names(recipe: Recipe) -> None:
-    """Names and values of `training_arguments`, checked by transformers' own dataclass without building it."""
+def _check_arguments(recipe: Recipe) -> None:
+    """Names and values of `training_arguments`, alone and under the strategy."""
     if not recipe.training_arguments:
         return
-    from transformers import TrainingArguments
+    from hfscale.training.arguments import refusal
 
-    known = [f.name for f in dataclasses.fields(TrainingArguments) if f.init]
-    for name in recipe.training_arguments:
-        if name not in known:
-            raise HfscaleError(
-                f"training_arguments names {name!r}, which TrainingArguments does not have.{_close(name, known)}"
-            )
+    if reason := refusal(recipe.training_arguments, recipe.parsed_strategy, evaluates=recipe.eval_samples != 0):
+        raise HfscaleError(reason)
 
 
 def _check_length(recipe: Recipe, config) -> None:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -116,6 +118,30 @@ def test_ctrl_c_ends_the_ranks_and_says_so_in_one_line(tmp_path, run_root, no_le
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out, err) == (130, "", "interrupted; all ranks have ended\n")
+
+
+def test_a_narrow_terminal_gets_lines_and_no_cut_numbers(hfscale, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    done = hfscale("compare", *QUICK, "--strategy", "ddp=2")
+    line = " ".join(done.stdout.split())
+    assert re.search(r"pocket-llama, ddp=2, 2, \d\.\d\d → \d\.\d\d, .*, 4.22 MB, ✓ agrees", line)
+
+
+@pytest.mark.parametrize("redirection", [">&-", "> /dev/full"])
+def test_an_output_that_cannot_be_written_is_no_traceback(redirection, tmp_path, no_leftovers):
+    command = f"exec {shlex.quote(sys.executable)} -c 'from hfscale.cli import main; main()' doctor {redirection}"
+    done = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=100)
+    assert "Traceback" not in done.stderr
+
+
+def test_a_working_directory_that_is_gone_is_told(tmp_path, no_leftovers):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    python = shlex.quote(sys.executable)
+    command = f"cd {gone} && rmdir {gone} && exec {python} -c 'from hfscale.cli import main; main()' doctor"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: The folder that this command was started in is gone")
 
 
 def test_doctor_and_version(hfscale):

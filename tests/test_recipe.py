@@ -17,6 +17,7 @@ from hfscale.recipe import OWNERS, Recipe
         ({"steps": -1}, "steps is -1: expected a whole number of at least 1"),
         ({"steps": 0}, "steps is 0"),
         ({"steps": 2.5}, "steps is 2.5"),
+        ({"seed": 2**32}, "seed is 4294967296: expected at most 4294967295"),
         ({"steps": True}, "steps is True"),
         ({"seq_len": 1}, "seq_len is 1"),
         ({"global_batch": 0}, "global_batch is 0"),
@@ -39,6 +40,8 @@ from hfscale.recipe import OWNERS, Recipe
         ({"training_arguments": {"output_dir": "x"}}, "the run folder"),
         ({"training_arguments": {"warmup_steps": object()}}, "plain data"),
         ({"training_arguments": [1]}, "expected a dictionary"),
+        ({"training_arguments": {1: 2}}, "expected names of TrainingArguments"),
+        ({"training_arguments": {"push_to_hub": True}}, "not uploaded"),
     ],
 )
 def test_wrong_values_are_answered_in_a_sentence(changes, message):
@@ -89,6 +92,15 @@ def test_files_are_read_and_refused_with_the_place(tmp_path):
         Recipe.load(path)
     with pytest.raises(HfscaleError, match="no recipe file"):
         Recipe.load(tmp_path / "absent.json")
+    path.write_text("\ufeff" + Recipe(steps=3).to_json(), encoding="utf-8")
+    assert Recipe.load(path) == Recipe(steps=3), "a byte order mark is no part of the text"
+    path.write_text("[" * 100_000)
+    with pytest.raises(HfscaleError, match="nested too deeply"):
+        Recipe.load(path)
+    with pytest.raises(HfscaleError, match="cannot be read"):
+        Recipe.load(tmp_path)
+    with pytest.raises(HfscaleError, match="cannot be read"):
+        Recipe.load("a\0b")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +159,17 @@ def test_owned_arguments_exist_in_transformers():
         ({"precision": "fp16"}, "precision='bf16'"),
         ({"seq_len": 100_000}, "seq_len=100000 is longer than"),
         ({"training_arguments": {"warm_up_steps": 3}}, "Did you mean warmup_steps"),
+        ({"training_arguments": {"optim": "adamw_torhc"}}, "optim='adamw_torhc' is unknown; such as adamw_torch"),
+        ({"training_arguments": {"lr_scheduler_type": "cosinus"}}, "such as cosine"),
+        ({"training_arguments": {"weight_decay": "x"}}, "weight_decay='x' should be a number"),
+        ({"training_arguments": {"max_grad_norm": None}}, "max_grad_norm=None should be a number"),
+        ({"training_arguments": {"dataloader_num_workers": -2}}, "should be a whole number"),
+        ({"training_arguments": {"full_determinism": "yes"}}, "should be True or False"),
+        ({"training_arguments": {"train_sampling_strategy": "group_by_length"}}, "use 'random' or 'sequential'"),
+        ({"training_arguments": {"dataloader_drop_last": True}}, "leave samples out"),
+        ({"training_arguments": {"label_smoothing_factor": 0.1}, "strategy": "fsdp=2"}, "a wrong loss under 'fsdp=2'"),
+        ({"training_arguments": {"save_strategy": "steps"}, "strategy": "tp=2"}, "add save_only_model=True"),
+        ({"training_arguments": {"eval_strategy": "steps"}, "eval_samples": 0}, "needs evaluation data"),
     ],
 )
 def test_check_refuses_what_the_model_the_data_or_the_machine_cannot_do(changes, message):
@@ -156,3 +179,10 @@ def test_check_refuses_what_the_model_the_data_or_the_machine_cannot_do(changes,
 
 def test_check_passes_what_can_run():
     Recipe(model="pocket-moe", strategy="tp=2,ep=2", training_arguments={"warmup_steps": 1}).check()
+    arguments = {"optim": "sgd", "lr_scheduler_type": "cosine", "weight_decay": 0, "label_smoothing_factor": 0.1}
+    Recipe(strategy="tp=2", training_arguments=arguments).check()
+    Recipe(strategy="ddp=2", training_arguments={"save_strategy": "steps", "eval_strategy": "epoch"}).check()
+
+
+def test_paths_are_taken_as_text(tmp_path):
+    assert Recipe(data=tmp_path / "a.txt").data == str(tmp_path / "a.txt")

@@ -5,114 +5,31 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
 
+from hfscale.checking import jobs
+from hfscale.checking.comparison import Comparison, Row
+from hfscale.checking.jobs import Job
 from hfscale.checking.parity import Parity, judge, remove_snapshots
-from hfscale.errors import HfscaleError, LaunchError
-from hfscale.hardware import cuda_devices, resolve_device
+from hfscale.errors import LaunchError
 from hfscale.launching.launch import default_threads
+from hfscale.launching.processes import without_interrupts
 from hfscale.launching.run import Run, start
 from hfscale.profiling.throughput import tokens_per_second
 from hfscale.recipe import Recipe
 from hfscale.strategy import Strategy
 
-DEFAULT_STRATEGIES = {
-    "pocket-llama": ["single", "ddp=2", "fsdp=2", "tp=2", "fsdp=2,tp=2"],
-    "pocket-moe": ["single", "ep=2", "tp=2,ep=2"],
-}
-DEFAULT_STEPS = 8
 POLL_SECONDS = 0.1
 
-
-@dataclass
-class Row:
-    """One strategy of a comparison. Fields that a refused or failed run never reached are None or empty.
-
-    losses: of each step, in nats. max_loss_difference: to the reference, over all steps. max_gradient_difference:
-    over all parameters, relative (see `Parity`). parameter_bytes_per_rank: what each rank holds of the parameters.
-    verdict: "reference", "agrees", "differs" or "refused"; reason: one sentence.
-    """
-
-    model: str
-    strategy: str
-    world_size: int
-    precision: str
-    losses: list[float] = field(default_factory=list)
-    max_loss_difference: float | None = None
-    max_gradient_difference: float | None = None
-    tokens_per_second: float | None = None
-    parameter_bytes_per_rank: list[int] = field(default_factory=list)
-    verdict: str = ""
-    reason: str = ""
-
-
-@dataclass
-class Comparison:
-    """The rows of a comparison in order, and what was counted on the way.
-
-    parity: (model, strategy) -> the full verdict behind a row that was compared.
-    """
-
-    rows: list[Row]
-    seconds: float
-    processes: int
-    bytes_moved: int
-    counted_steps: int
-    parity: dict[tuple[str, str], Parity] = field(default_factory=dict)
-
-    @property
-    def gradients(self) -> int:
-        """How many gradient numbers were compared, all rows together."""
-        return sum(parity.gradients for parity in self.parity.values())
-
-    @property
-    def ok(self) -> bool:
-        """Whether every row that ran agrees with its reference, and at least one was compared."""
-        verdicts = [row.verdict for row in self.rows]
-        return "differs" not in verdicts and "agrees" in verdicts
-
-    @property
-    def summary(self) -> str:
-        """What was measured, in one sentence."""
-        ran = [row for row in self.rows if row.losses]
-        counts = f"{_count(len(ran), 'run')}, {_count(self.processes, 'process', 'processes')}, "
-        counts += f"{self.bytes_moved / 1e6:.0f} MB moved in {_count(self.counted_steps, 'counted step')} each"
-        differing = [f"{row.model} under {row.strategy}" for row in self.rows if row.verdict == "differs"]
-        if differing:
-            return f"{counts}; NOT the same training: {', '.join(differing)}."
-        worst = max(
-            (row.max_gradient_difference for row in ran if row.max_gradient_difference is not None), default=None
-        )
-        if worst is None:
-            return f"{counts}; nothing was compared."
-        return f"{counts}; each of {self.gradients:,} gradient numbers equals one device's within {worst:.0e}."
-
-    def to_dict(self) -> dict:
-        return {"ok": self.ok, "seconds": self.seconds, "rows": [asdict(row) for row in self.rows]}
-
-    def __str__(self) -> str:
-        from hfscale.display.tables import comparison_text
-
-        return comparison_text(self)
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        from hfscale.display.tables import comparison_html
-
-        return comparison_html(self)
-
-
-Job = list[tuple[Recipe, list[str]]]
 Progress = Callable[[list[Row | None], list[tuple[str, str]], int | None, int, int], None]
 
 
 def compare(
     recipe: Recipe | list[Recipe] | None = None,
     *,
-    strategies: list[str] | None = None,
+    strategies: list[str] | str | None = None,
     progress: Progress | None = None,
-    **options,
+    trainer_class: type | None = None,
+    setup: Callable[[], None] | None = None,
 ) -> Comparison:
     """Run `recipe` under each of `strategies` and hold every run against the single-device one.
 
@@ -120,84 +37,25 @@ def compare(
     where it is missing, since it is the reference. A strategy that the model cannot take becomes a row "refused",
     with the reason. progress(rows, planned, index, step, steps) is called several times a second: rows so far (None:
     not yet), the planned (model, strategy) pairs, the index of the one that runs, and how many of its steps are done.
-    options reach the ranks, see `train_recipe`. Raises HfscaleError before anything starts, LaunchError if the
-    reference fails.
+    `trainer_class` and `setup` reach the ranks, see `train_recipe`. Raises HfscaleError before anything starts,
+    LaunchError if the reference fails.
     """
-    return run_job(default_job() if recipe is None else _as_job(recipe, strategies), progress, **options)
+    job = jobs.default_job() if recipe is None else jobs.job_of(recipe, strategies)
+    options = {"trainer_class": trainer_class, "setup": setup}
+    return run_job(job, progress, **{name: value for name, value in options.items() if value is not None})
 
 
 def run_job(job: Job, progress: Progress | None = None, **options) -> Comparison:
     """The comparison of a job: for each recipe, its strategies, the first of which is "single". See `compare`."""
-    job = on_one_device_kind(job)
-    _refuse_when_nothing_can_run(job)
+    job = jobs.settle(job)
     planned = [(recipe.model, strategy) for recipe, names in job for strategy in names]
+    # As many threads per rank in every row, so that speeds can be compared.
+    options["threads"] = default_threads(jobs.largest(job))
     with contextlib.ExitStack() as stack:
-        options["threads"] = default_threads(_largest(job))
         collector = _Collector(planned, progress or stack.enter_context(_default_progress(planned)), options)
         for recipe, names in job:
             collector.run_model(recipe, names)
     return collector.comparison()
-
-
-def _refuse_when_nothing_can_run(job: Job) -> None:
-    refusals = []
-    for recipe, strategies in job:
-        recipe.with_(strategy="single").check()
-        refusals += [_refusal(recipe, strategy) for strategy in strategies if strategy != "single"]
-    if all(refusals):
-        raise HfscaleError(
-            " ".join(dict.fromkeys(refusals)) or "There is no strategy to compare: name one beside single."
-        )
-
-
-def _refusal(recipe: Recipe, strategy: str) -> str | None:
-    try:
-        recipe.with_(strategy=strategy).check()
-    except HfscaleError as refusal:
-        return str(refusal)
-    return None
-
-
-def comparison_job(model: str | None, strategies: list[str] | None, **changes) -> Job:
-    """The default job with other fields; with a model, its own default strategies, or those that every model takes."""
-    if model is None and not strategies:
-        return default_job(**changes)
-    recipe = Recipe(**{"steps": DEFAULT_STEPS, **changes, "model": model or "pocket-llama"})
-    wanted = strategies or DEFAULT_STRATEGIES.get(recipe.model, ["ddp=2", "fsdp=2"])
-    return _as_job(recipe, wanted)
-
-
-def on_one_device_kind(job: Job) -> Job:
-    """`job` with "auto" settled alike for all rows: on GPUs only if there are enough for the largest, else on the
-    CPU.
-    """
-    return [(recipe.with_(device=resolve_device(recipe.device, _largest(job))), names) for recipe, names in job]
-
-
-def device_note(job: Job) -> str | None:
-    """A sentence for the case that GPUs are there but too few for the largest row, so that all rows use the CPU."""
-    gpus, largest = cuda_devices(), _largest(job)
-    if job[0][0].device != "auto" or not 0 < gpus < largest:
-        return None
-    return f"All rows run on the CPU: the largest needs {largest} GPUs and {_count(gpus, 'GPU')} can be used here."
-
-
-def default_job(**changes) -> Job:
-    """The main job as (recipe, strategies) for each pocket model; `changes` are fields of the recipe, such as steps."""
-    recipe = Recipe(**{"steps": DEFAULT_STEPS, **changes})
-    return [(recipe.with_(model=model), strategies) for model, strategies in DEFAULT_STRATEGIES.items()]
-
-
-def _as_job(recipe: Recipe | list[Recipe], strategies: list[str] | None) -> Job:
-    recipes = recipe if isinstance(recipe, list) else [recipe]
-    if not recipes or not all(isinstance(each, Recipe) for each in recipes):
-        raise HfscaleError(f"compare needs a Recipe or a list of them; it got {recipe!r}.")
-    job = []
-    for each in recipes:
-        wanted = strategies or ([each.strategy] if each.strategy != "single" else ["ddp=2", "fsdp=2"])
-        names = [str(Strategy.parse(strategy)) for strategy in wanted]
-        job.append((each, ["single", *(name for name in dict.fromkeys(names) if name != "single")]))
-    return job
 
 
 class _Collector:
@@ -208,14 +66,13 @@ class _Collector:
         self.rows: list[Row | None] = [None] * len(planned)
         self.began = time.perf_counter()
         self.processes = self.bytes_moved = self.counted_steps = 0
-        self.parity: dict[tuple[str, str], Parity] = {}
+        self.parity: list[Parity | None] = [None] * len(planned)
 
     def run_model(self, recipe: Recipe, strategies: list[str]) -> None:
-        recipe = recipe.with_(eval_samples=0)
         reference = None
         try:
             for strategy in strategies:
-                index = self.planned.index((recipe.model, strategy))
+                index = self.rows.index(None)
                 self.rows[index], run = self._row(recipe, strategy, index, reference)
                 if strategy == "single":
                     reference = run
@@ -232,7 +89,7 @@ class _Collector:
 
     def _row(self, recipe: Recipe, strategy: str, index: int, reference: Run | None) -> tuple[Row, Run | None]:
         row = Row(recipe.model, strategy, Strategy.parse(strategy).world_size, recipe.precision)
-        if reason := _refusal(recipe, strategy):
+        if reason := jobs.refusal(recipe, strategy):
             row.verdict, row.reason = "refused", reason
             return row, None
         try:
@@ -242,7 +99,7 @@ class _Collector:
                 raise
             row.verdict, row.reason = "differs", f"the run failed: {failure.cause}"
             return row, None
-        self._fill(row, run, reference)
+        self._fill(row, run, reference, index)
         return row, run
 
     def _run(self, recipe: Recipe, index: int) -> Run:
@@ -252,11 +109,12 @@ class _Collector:
                 self._tell(index, len(run.losses), recipe.steps)
                 time.sleep(POLL_SECONDS)
         except BaseException:
-            run.stop()
+            with without_interrupts():
+                run.stop()
             raise
         return run.wait()
 
-    def _fill(self, row: Row, run: Run, reference: Run | None) -> None:
+    def _fill(self, row: Row, run: Run, reference: Run | None, index: int) -> None:
         by_rank = run.result["by_rank"]
         traffic = [rank["traffic"] for rank in by_rank]
         self.processes += len({rank["pid"] for rank in by_rank})
@@ -268,7 +126,7 @@ class _Collector:
         if reference is None:
             row.verdict, row.reason = "reference", "the run on one device, which the others are compared with"
             return
-        parity = self.parity[row.model, row.strategy] = judge(run, reference)
+        parity = self.parity[index] = judge(run, reference)
         differences = {quantity.name: quantity.worst for quantity in parity.rows}
         row.max_loss_difference = differences["loss"]
         row.max_gradient_difference = differences["gradients"]
@@ -294,12 +152,3 @@ def _default_progress(planned: list[tuple[str, str]]):
             line.update(done, "done" if done == len(rows) else f"{model} · {strategy}, step {step}/{steps}")
 
         yield tell
-
-
-def _largest(job: Job) -> int:
-    """World size of the largest row. All rows get as many threads per rank as it does, so that speed-ups are honest."""
-    return max(Strategy.parse(strategy).world_size for _, names in job for strategy in names)
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"

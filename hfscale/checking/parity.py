@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from hfscale.checking.comparable import comparable
 from hfscale.checking.evidence import Evidence, collect_evidence
 from hfscale.errors import HfscaleError
 from hfscale.launching.launch import default_threads
@@ -55,7 +56,7 @@ class Quantity:
         return self.worst <= self.bound  # NaN is not
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Parity:
     """The verdict on one strategy. `rows` are the compared quantities, `evidence` what shows that the strategy
     happened.
@@ -66,7 +67,7 @@ class Parity:
     rows: list[Quantity]
     evidence: list[Evidence]
     suspect: str | None = None
-    gradients: int = field(default=0, repr=False)
+    gradients: int = 0
     """How many gradient numbers were compared."""
 
     @property
@@ -115,6 +116,8 @@ class Parity:
             lines.append(f"  suspect: {self.suspect}")
         return "\n".join(lines)
 
+    __repr__ = __str__
+
 
 def check_parity(
     recipe: Recipe,
@@ -130,9 +133,11 @@ def check_parity(
     and the final parameters. `trainer_class` and `setup` reach the ranks of both runs, see `train_recipe`.
     Raises HfscaleError for a recipe that cannot run, LaunchError when a rank fails.
     """
-    ours = recipe.with_(eval_samples=0)
+    if not isinstance(recipe, Recipe):
+        raise HfscaleError(f"check_parity needs a Recipe; it got {recipe!r}.")
+    ours = comparable(recipe)
     theirs = ours.with_(strategy=reference)
-    if ours.strategy == theirs.strategy:
+    if ours.parsed_strategy == theirs.parsed_strategy:
         raise HfscaleError(f"The recipe's strategy is the reference itself ({reference}): there is nothing to compare.")
     ours.check()
     options = {"trainer_class": trainer_class, "setup": setup, "snapshot": True}

@@ -47,17 +47,16 @@ def train(model, batches, learning_rate: float, data_ranks: int = 1, strategy: s
 
 
 def average_gradients(model) -> None:
-    """What DistributedDataParallel does, one parameter at a time; it packs them into buckets and starts during
-    backward.
-    """
+    """What DistributedDataParallel does. It packs gradients into buckets, and starts while backward still runs."""
     for parameter in model.parameters():
-        dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
-        parameter.grad /= dist.get_world_size()
+        if parameter.grad is not None:  # a frozen parameter has none
+            dist.all_reduce(parameter.grad, op=dist.ReduceOp.SUM)
+            parameter.grad /= dist.get_world_size()
 
 
 def clip_gradients(model, largest_norm: float) -> None:
     """Scale all gradients so that their norm over the whole model, all shards together, is at most `largest_norm`."""
-    gradients = [p.grad for p in model.parameters()]
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
     squares = torch.stack([local(g).square().sum() for g in gradients]).sum()
     if isinstance(gradients[0], DTensor):  # each rank has added up its own shards only
         squares = all_reduce_sum(squares)

@@ -17,6 +17,7 @@ from hfscale.data.sources import load_passages
 from hfscale.data.tokenising import tokenise
 from hfscale.launching.rank import current_rank
 from hfscale.models import load_tokenizer, resolve
+from hfscale.models.weights import require_complete
 from hfscale.profiling.traffic import TrafficCounter, mesh_axes
 from hfscale.recipe import Recipe
 from hfscale.training import agreement, snapshots
@@ -53,7 +54,7 @@ def train_recipe(
     transformers.set_seed(recipe.seed)
     tokenizer = load_tokenizer(recipe.model)
     train_data, eval_data = _datasets(recipe, tokenizer)
-    model = recipe.parsed_strategy.load(AutoModelForCausalLM, resolve(recipe.model), dtype=torch.float32)
+    model = _load(recipe)
     _switch_off_router_loss(model)
     trainer = (trainer_class or ScaleTrainer)(
         model=model,
@@ -110,6 +111,19 @@ def _train(recipe: Recipe, trainer: ScaleTrainer, snapshot_folder: Path | None) 
         "traffic": {"steps": min(COUNTED_STEPS, recipe.steps), "rows": traffic.rows()},
         "finished": time.time(),
     }
+
+
+def _load(recipe: Recipe):
+    """This rank's part of the model in fp32, the master weights of every precision; refused if any are missing."""
+    model, loading_info = recipe.parsed_strategy.load(
+        AutoModelForCausalLM,
+        resolve(recipe.model),
+        dtype=torch.float32,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+    )
+    require_complete(recipe.model, loading_info)
+    return model
 
 
 def _datasets(recipe: Recipe, tokenizer):

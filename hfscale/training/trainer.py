@@ -12,6 +12,8 @@ from torch.utils.data import DataLoader
 
 from hfscale.data.batching import GlobalBatches, MaskFiller, WithFiller
 from hfscale.errors import HfscaleError
+from hfscale.strategy import Strategy
+from hfscale.training.arguments import label_smoothing_refusal, sampling_refusal
 from hfscale.training.cpu_parallelism import allow_on_cpu
 
 
@@ -25,18 +27,17 @@ class ScaleTrainer(transformers.Trainer):
     global batch; Trainer does that part (`average_tokens_across_devices`).
     """
 
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        for reason in self._refusals():
+            raise HfscaleError(reason)
+
     def _build_accelerator_args(self, **kwargs) -> dict:
         return allow_on_cpu(super()._build_accelerator_args(**kwargs))
 
     def get_train_dataloader(self) -> DataLoader:
-        strategy = self.args.train_sampling_strategy
-        if strategy not in ("random", "sequential"):
-            raise HfscaleError(
-                f"train_sampling_strategy={strategy!r} depends on the number of ranks, and ScaleTrainer gives "
-                "every strategy the same batches: use 'random' or 'sequential'."
-            )
         seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
-        seed = None if strategy == "sequential" else seed
+        seed = None if self.args.train_sampling_strategy == "sequential" else seed
         return self._global_dataloader(self.train_dataset, self._train_batch_size, "Training", seed)
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
@@ -67,6 +68,14 @@ class ScaleTrainer(transformers.Trainer):
         """(number of data ranks, this rank's place among them)."""
         tp = self.get_tp_size()
         return self.args.world_size // tp, self.args.process_index // tp
+
+    def _refusals(self) -> list[str]:
+        """What a recipe is refused for before a process starts; here for scripts without a recipe."""
+        found = [sampling_refusal(self.args.train_sampling_strategy)]
+        if layout := getattr(self.model.config, "distributed_config", None):
+            strategy = Strategy(layout.dp_replicate_size, layout.fsdp_size, layout.tp_size, layout.ep_size)
+            found.append(label_smoothing_refusal(self.args.label_smoothing_factor, strategy))
+        return [reason for reason in found if reason]
 
     def _global_dataloader(self, dataset, batch_size: int, description: str, seed: int | None) -> DataLoader:
         if dataset is None or not hasattr(dataset, "__len__"):

@@ -1,10 +1,15 @@
 """Which rows a comparison has, and on which device they all run."""
 
+from pathlib import Path
+
 import pytest
 
 from hfscale import Recipe
-from hfscale.checking import compare as comparing
+from hfscale.checking import jobs
+from hfscale.checking.compare import compare
 from hfscale.errors import HfscaleError
+
+GARDEN = str(Path(__file__).parents[1] / "fixtures" / "garden.txt")
 
 
 def rows(job):
@@ -12,7 +17,7 @@ def rows(job):
 
 
 def test_the_main_job_has_both_models_and_every_kind_of_strategy():
-    assert rows(comparing.default_job()) == [
+    assert rows(jobs.default_job()) == [
         ("pocket-llama", "single"),
         ("pocket-llama", "ddp=2"),
         ("pocket-llama", "fsdp=2"),
@@ -22,13 +27,13 @@ def test_the_main_job_has_both_models_and_every_kind_of_strategy():
         ("pocket-moe", "ep=2"),
         ("pocket-moe", "tp=2,ep=2"),
     ]
-    assert rows(comparing.comparison_job(None, None, steps=3)) == rows(comparing.default_job())
+    assert rows(jobs.comparison_job(None, None, steps=3)) == rows(jobs.default_job())
 
 
 def test_options_choose_rows_and_single_always_comes_first():
-    assert rows(comparing.comparison_job("pocket-moe", None)) == rows(comparing.default_job())[5:]
-    assert rows(comparing.comparison_job(None, ["tp=2", "single", "tp=2"])) == rows(comparing.default_job())[0:4:3]
-    assert rows(comparing.comparison_job("my-folder", None)) == [
+    assert rows(jobs.comparison_job("pocket-moe", None)) == rows(jobs.default_job())[5:]
+    assert rows(jobs.comparison_job(None, ["tp=2", "single", "tp=2"])) == rows(jobs.default_job())[0:4:3]
+    assert rows(jobs.comparison_job("my-folder", None)) == [
         ("my-folder", "single"),
         ("my-folder", "ddp=2"),
         ("my-folder", "fsdp=2"),
@@ -40,22 +45,35 @@ def test_rows_for_more_ranks_than_gpus_send_all_rows_to_the_cpu(monkeypatch):
 
     for gpus, device, noted in [(0, "cpu", False), (2, "cpu", True), (4, "cuda", False), (8, "cuda", False)]:
         monkeypatch.setattr(hardware, "cuda_devices", lambda gpus=gpus: gpus)
-        monkeypatch.setattr(comparing, "cuda_devices", lambda gpus=gpus: gpus)
-        job = comparing.default_job()
-        assert {recipe.device for recipe, _ in comparing.on_one_device_kind(job)} == {device}
-        note = comparing.device_note(job)
+        monkeypatch.setattr(jobs, "cuda_devices", lambda gpus=gpus: gpus)
+        job = jobs.default_job()
+        assert {recipe.device for recipe, _ in jobs.settle(job)} == {device}
+        note = jobs.device_note(job)
         assert bool(note) == noted
-    monkeypatch.setattr(comparing, "cuda_devices", lambda: 2)
-    assert comparing.device_note(comparing.default_job()) == (
+    monkeypatch.setattr(jobs, "cuda_devices", lambda: 2)
+    assert jobs.device_note(jobs.default_job()) == (
         "All rows run on the CPU: the largest needs 4 GPUs and 2 GPUs can be used here."
     )
-    assert comparing.device_note(comparing.default_job(device="cpu")) is None
+    assert jobs.device_note(jobs.default_job(device="cpu")) is None
 
 
 def test_nothing_to_compare_is_refused_before_anything_starts():
     with pytest.raises(HfscaleError, match="use tp=1, 2 or 4"):
-        comparing.compare(Recipe(), strategies=["tp=3", "ep=2"])
+        compare(Recipe(), strategies=["tp=3", "ep=2"])
     with pytest.raises(HfscaleError, match="name one beside single"):
-        comparing.compare(Recipe(), strategies=["single"])
+        compare(Recipe(), strategies=["single"])
     with pytest.raises(HfscaleError, match="compare needs a Recipe"):
-        comparing.compare("pocket-llama")
+        compare("pocket-llama")
+
+
+def test_two_recipes_of_one_model_have_rows_of_their_own(run_root, no_leftovers):
+    recipe = Recipe(data=GARDEN, steps=1, global_batch=4, seq_len=32, device="cpu")
+    comparison = compare([recipe, recipe.with_(seed=1)], strategies="ddp=2")
+    assert [row.verdict for row in comparison.rows] == ["reference", "agrees", "reference", "agrees"]
+    assert comparison.rows[0].losses != comparison.rows[2].losses
+    assert [parity is None for parity in comparison.parity] == [True, False, True, False]
+    assert comparison.gradients == 2 * 1_053_824
+
+
+def test_a_text_of_several_sizes_is_one_strategy():
+    assert rows(jobs.job_of(Recipe(), "fsdp=2,tp=2")) == [("pocket-llama", "single"), ("pocket-llama", "fsdp=2,tp=2")]

@@ -136,10 +136,10 @@ def perturb_rank_one():
     plain = Strategy.load
 
     def load(self, *args, **kwargs):
-        model = plain(self, *args, **kwargs)
+        model, loading_info = plain(self, *args, **kwargs)
         if dist.get_rank() == 1:
             next(model.parameters()).data[0, 0] += 1e-6
-        return model
+        return model, loading_info
 
     Strategy.load = load
 
@@ -172,6 +172,10 @@ def test_ranks_that_start_differently_end_before_the_first_step(setup, what):
 def test_wrong_uses():
     with pytest.raises(HfscaleError, match="nothing to compare"):
         hs.check_parity(DENSE)
+    with pytest.raises(HfscaleError, match="nothing to compare"):
+        hs.check_parity(DENSE.with_(strategy="tp=2"), " TP=2")
+    with pytest.raises(HfscaleError, match="check_parity needs a Recipe"):
+        hs.check_parity("pocket-llama")
     with pytest.raises(HfscaleError, match="use tp=1, 2 or 4"):
         hs.check_parity(DENSE.with_(strategy="tp=3"))
     with pytest.raises(HfscaleError, match="compare needs a Recipe"):
