@@ -1,4 +1,4 @@
-"""Progress bars of `datasets` would fill a notebook's output with what takes a tenth of a second."""
+"""What `datasets` would print in a notebook: bars for what takes a blink, and errors that it also raises."""
 
 import contextlib
 from collections.abc import Iterator
@@ -16,3 +16,16 @@ def no_progress_bars() -> Iterator[None]:
     finally:
         if not were_disabled:
             datasets.enable_progress_bars()
+
+
+@contextlib.contextmanager
+def no_log_lines() -> Iterator[None]:
+    """No warnings and errors inside, for a caller that turns what is raised into a sentence of its own."""
+    import datasets
+
+    level = datasets.logging.get_verbosity()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(level)

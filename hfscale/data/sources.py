@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import hashlib
 import os
-import re
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from hfscale.data import hub
 from hfscale.data.docstrings import split_docstrings
+from hfscale.data.local_files import ENDINGS, TABLE_READERS, TEXT_ENDINGS, check_file, read_passages, require_two
 from hfscale.data.names import looks_like_hub_id, looks_like_path, misspelt
 from hfscale.data.pydoc_topics import split_pydoc
-from hfscale.data.quiet import no_progress_bars
+from hfscale.data.quiet import no_log_lines, no_progress_bars
 from hfscale.errors import HfscaleError
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 KIT_DATA = {"pydoc": split_pydoc, "docstrings": split_docstrings}
-TEXT_ENDINGS = (".txt", ".md")
-TABLE_READERS = {".json": "json", ".jsonl": "json", ".csv": "csv", ".parquet": "parquet"}
 STRING_TYPES = ("string", "large_string")
 HELD_OUT_EVERY = 8  # every 8th passage is test, where the data brings no test split of its own
 
 
-def load_passages(data: str) -> DatasetDict:
+def load_passages(data: str | os.PathLike[str]) -> DatasetDict:
     """Splits `train` and `test`, each with the one column `text`.
 
     data: "pydoc" or "docstrings", a local .txt, .md, .json, .jsonl, .csv or .parquet file, or a Hub id. Passages of a
@@ -35,42 +36,41 @@ def load_passages(data: str) -> DatasetDict:
     test, and no passage is in both. Raises HfscaleError when there is no such data or no text in it.
     """
     check_source(data)
+    data = os.fspath(data)
     if data in KIT_DATA:
         train, test = KIT_DATA[data]()
         return _dataset_dict(train=_rows(train), test=_rows(test))
     if (path := Path(data).expanduser()).is_file():
         is_text = path.suffix.lower() in TEXT_ENDINGS
-        return _split(_rows(_read_passages(path)) if is_text else _read_table(path), data)
+        return _split(_rows(read_passages(path)) if is_text else _read_table(path), str(path))
     return _from_hub(data)
 
 
-def check_source(data: str) -> None:
+def check_source(data: str | os.PathLike[str]) -> None:
     """Refuse what cannot be data, without importing torch or datasets: unknown names, missing or unreadable files.
 
-    A Hub id passes if its spelling is right; with HF_HUB_OFFLINE set, it must have been loaded on this machine before.
+    Of a file, no more than the first megabyte is read. A Hub id must be spelt right, and the Hub be within reach or the
+    data on this machine already; whether the Hub has it is not asked.
     """
+    data = os.fspath(data)
     if data in KIT_DATA:
         return
     path = Path(data).expanduser()
-    endings = (*TEXT_ENDINGS, *TABLE_READERS)
     if path.is_file():
-        _check_file(path, endings)
+        check_file(path)
     elif path.is_dir():
-        raise HfscaleError(f"{path} is a folder: name one file in it ({', '.join(endings)}).")
-    elif path.suffix.lower() in endings or looks_like_path(data):
+        raise HfscaleError(f"{path} is a folder: name one file in it ({', '.join(ENDINGS)}).")
+    elif path.suffix.lower() in ENDINGS or looks_like_path(data):
         raise HfscaleError(f"There is no file {path} (looked in {Path.cwd()}).")
     elif meant := misspelt(data, KIT_DATA):
         raise HfscaleError(f"The kit has no data named {data!r}: did you mean {meant}?")
     elif not looks_like_hub_id(data):
         raise HfscaleError(
-            f"{data!r} is no data: give a name of the kit ({', '.join(KIT_DATA)}), a file ({', '.join(endings)}), "
+            f"{data!r} is no data: give a name of the kit ({', '.join(KIT_DATA)}), a file ({', '.join(ENDINGS)}), "
             "or a Hub id such as organisation/name."
         )
-    elif _is_offline() and not _is_cached(data):
-        raise HfscaleError(
-            f"{data!r} is neither data of the kit ({', '.join(KIT_DATA)}) nor a local file, and HF_HUB_OFFLINE is set: "
-            "load it once while online, or use data that is here."
-        )
+    else:
+        _is_only_here(data)
 
 
 def fingerprint(data: str) -> str:
@@ -84,49 +84,18 @@ def fingerprint(data: str) -> str:
     return digest.hexdigest()[:12]
 
 
-def _check_file(path: Path, endings: tuple[str, ...]) -> None:
-    ending = path.suffix.lower()
-    if ending not in endings:
-        raise HfscaleError(f"{path} has the ending {ending!r}: data files end in {', '.join(endings)}.")
-    try:
-        if ending == ".parquet":
-            with path.open("rb") as file:
-                has_content = file.read(4)
-            if has_content and has_content != b"PAR1":
-                raise HfscaleError(f"{path} is not a parquet file, in spite of its ending.")
-        else:
-            with path.open(encoding="utf-8-sig") as lines:
-                has_content = sum(not line.isspace() for line in lines)  # to the end, so that all of it is decoded
-    except UnicodeDecodeError as error:
-        raise HfscaleError(f"{path} is not UTF-8 text (byte {error.start} of a block): save it as UTF-8.") from None
-    except OSError as error:
-        raise HfscaleError(f"{path} cannot be read: {error.strerror}.") from None
-    if not has_content:
-        raise HfscaleError(f"{path} is empty: it holds no passage to train on.")
-
-
-def _is_offline() -> bool:
-    return os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE")
-
-
-def _is_cached(data: str) -> bool:
-    """Whether datasets or the Hub client has it on this machine; their rule for where, without importing them."""
-    home = Path(os.environ.get("HF_HOME") or "~/.cache/huggingface").expanduser()
-    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or home / "datasets") / data.replace("/", "___").lower()
-    downloaded = Path(os.environ.get("HF_HUB_CACHE") or home / "hub") / f"datasets--{data.replace('/', '--')}"
-    return prepared.is_dir() or downloaded.is_dir()
-
-
-def _read_passages(path: Path) -> list[str]:
-    text = path.read_text(encoding="utf-8-sig")
-    return [passage.strip("\n") for passage in re.split(r"\n\s*\n", text.strip())]
+def _is_only_here(data: str) -> bool:
+    """Whether a Hub id can be had from the caches of this machine alone. Raises HfscaleError if from nowhere."""
+    prepared = Path(os.environ.get("HF_DATASETS_CACHE") or hub.hf_home() / "datasets").expanduser()
+    is_here = (prepared / data.replace("/", "___").lower()).is_dir() or bool(hub.cached_files(data, "datasets"))
+    return hub.require_source(data, is_here, f"neither data of the kit ({', '.join(KIT_DATA)}) nor a local file")
 
 
 def _read_table(path: Path) -> Dataset:
     import datasets
 
     # In a temporary folder and in memory: datasets would leave a copy of every version of the file in the user's home.
-    with tempfile.TemporaryDirectory(prefix="hfscale-") as cache, no_progress_bars():
+    with tempfile.TemporaryDirectory(prefix="hfscale-") as cache, no_progress_bars(), no_log_lines():
         try:
             table = datasets.load_dataset(
                 TABLE_READERS[path.suffix.lower()],
@@ -144,7 +113,8 @@ def _from_hub(data: str) -> DatasetDict:
     import datasets
 
     try:
-        loaded = datasets.load_dataset(data)
+        with _asking_only_the_cache() if _is_only_here(data) else contextlib.nullcontext():
+            loaded = datasets.load_dataset(data)
     except Exception as error:  # the Hub's, the network's and the readers' errors have no common base
         raise HfscaleError(
             f"{data!r} is neither data of the kit ({', '.join(KIT_DATA)}) nor a local file, and loading it from the "
@@ -163,27 +133,52 @@ def _from_hub(data: str) -> DatasetDict:
     return _dataset_dict(**{name: rows.select(kept[name]) for name, rows in splits.items()})
 
 
+@contextlib.contextmanager
+def _asking_only_the_cache() -> Iterator[None]:
+    """As HF_HUB_OFFLINE does, which has no effect once datasets is imported. It spares half a minute of retries."""
+    import datasets
+
+    was_offline = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = True
+    try:
+        with no_log_lines():
+            yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = was_offline
+
+
 def _text_column(table: Dataset, source: str) -> Dataset:
     """The table reduced to the column `text`; refuses to guess between several columns of strings."""
     strings = [name for name, feature in table.features.items() if getattr(feature, "dtype", "") in STRING_TYPES]
+    if "text" in table.features and "text" not in strings:
+        raise HfscaleError(
+            f"The column `text` of {source} holds {_kind(table.features['text'])}: each row needs one string there."
+        )
     column = "text" if "text" in strings else strings[0] if len(strings) == 1 else None
     if column is None:
         raise HfscaleError(
-            f"{source} has no column `text` of strings and not exactly one other column of strings. "
+            f"{source} has no column `text`, and not exactly one other column of strings. "
             f"Its columns are {', '.join(table.column_names)}: rename the one that holds the text to `text`."
         )
     table = table.select_columns([column])
     return table if column == "text" else table.rename_column(column, "text")
 
 
+def _kind(feature: Any) -> str:
+    """A column's type for a sentence. Json is what `datasets` makes of a column of strings, numbers and others."""
+    import datasets
+
+    if isinstance(feature, datasets.Value):
+        return "nothing but null" if feature.dtype == "null" else f"values of type {feature.dtype}"
+    return {"List": "lists", "Json": "values of several types", "dict": "objects"}.get(
+        type(feature).__name__, f"values of type {type(feature).__name__}"
+    )
+
+
 def _split(rows: Dataset, source: str) -> DatasetDict:
     """Every 8th passage is test, or the last one if there are fewer."""
     kept = _distinct_rows(rows)
-    if len(kept) < 2:
-        raise HfscaleError(
-            f"{source} holds {len(kept)} distinct passage{'' if len(kept) == 1 else 's'} of text, and at least 2 are "
-            "needed: one to train on, one to test on. In a text file, blank lines separate passages."
-        )
+    require_two(len(kept), source)
     test = kept[HELD_OUT_EVERY - 1 :: HELD_OUT_EVERY] or kept[-1:]
     in_test = set(test)
     train = [i for i in kept if i not in in_test]

@@ -2,16 +2,27 @@
 
 import json
 import os
+import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
+import datasets
 import pytest
 
 from hfscale.data.sources import check_source, fingerprint, load_passages
 from hfscale.errors import HfscaleError
 
 GARDEN = Path(__file__).parents[1] / "fixtures" / "garden.txt"
+# Not forbidden to ask, and nobody answers there.
+NO_HUB = {
+    "HF_HUB_OFFLINE": "0",
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "http_proxy": "",
+    "https_proxy": "",
+    "all_proxy": "",
+}
 PASSAGES = [f"Passage number {i} of some words." for i in range(20)]
 
 
@@ -143,14 +154,39 @@ def test_tables_without_usable_text(tmp_path, rows, sentence):
         load_passages(str(path))
 
 
-def test_a_broken_table_is_named(tmp_path):
-    path = tmp_path / "broken.jsonl"
-    path.write_text('{"text": "fine"}\n{"text": \n')
-    with pytest.raises(HfscaleError, match=r"broken.jsonl cannot be read as a table"):
-        load_passages(str(path))
+@pytest.mark.parametrize(
+    ("texts", "held"),
+    [
+        ([1, 2, 3], "values of type int64"),
+        (["one", 2, "three", 4.5], "values of several types"),
+        ([["a", "b"], ["c"]], "lists"),
+        ([{"a": "b"}, {"a": "c"}], "objects"),
+        ([None, None], "nothing but null"),
+    ],
+)
+def test_a_text_column_of_another_type_is_named(tmp_path, texts, held):
+    """Another column of strings is not taken in its place."""
+    path = write_table(tmp_path / "table.jsonl", [{"text": text, "title": "t"} for text in texts])
+    with pytest.raises(HfscaleError, match=rf"column `text` of .*table.jsonl holds {held}: each row needs one string"):
+        load_passages(path)
 
 
-def test_an_unknown_hub_id_is_refused_offline():
+@pytest.mark.parametrize("name", ["tab.jsonl", "uneven.csv"])
+def test_a_broken_table_is_named_and_nothing_else_is_printed(tmp_path, name):
+    contents = {"tab.jsonl": '{"text": "a\tb"}\n{"text": "c"}\n', "uneven.csv": "id,text\n1,a\n2,b,c,d\n"}
+    path = tmp_path / name
+    path.write_text(contents[name])
+    code = (
+        "import datasets; from hfscale.data import load_passages; from hfscale.errors import HfscaleError\n"
+        "before = datasets.logging.get_verbosity()\n"
+        f"try: load_passages({str(path)!r})\n"
+        "except HfscaleError as error: print(error)\n"
+        "assert datasets.logging.get_verbosity() == before"
+    )
+    assert f"{name} cannot be read as a table: " in run_python(code, stderr="")
+
+
+def test_an_unknown_hub_id_is_refused_at_once_where_there_is_no_hub():
     code = (
         "from hfscale.data import check_source\n"
         "from hfscale import errors\n"
@@ -158,56 +194,67 @@ def test_an_unknown_hub_id_is_refused_offline():
         "except errors.HfscaleError as error: print(error)"
     )
     assert "HF_HUB_OFFLINE is set" in run_python(code, HF_HUB_OFFLINE="1")
-    assert run_python(code, HF_HUB_OFFLINE="0") == ""  # whether the Hub has it is not asked here
+    said = run_python(code, **NO_HUB)
+    assert said.startswith(
+        "'nobody/nothing' is neither data of the kit (pydoc, docstrings) nor a local file, and the Hub"
+    )
+    assert "cannot be reached" in said
 
 
-def test_a_hub_that_fails_is_one_sentence(monkeypatch):
-    import datasets
+def test_whether_the_hub_has_it_is_not_asked(hub_within_reach):
+    check_source("nobody/nothing")
 
+
+def test_data_in_the_cache_needs_no_network(tmp_path):
+    """Asked in vain, the Hub's client would try again for half a minute, and print each time."""
+    path = write_table(tmp_path / "words.jsonl", [{"text": text} for text in PASSAGES])
+    built = datasets.load_dataset("json", data_files=str(path), cache_dir=str(tmp_path / "built"))
+    arrow = Path(built["train"].cache_files[0]["filename"])
+    prepared = tmp_path / "home" / "datasets" / "me___words" / "default" / "0.0.0" / ("0" * 40)
+    shutil.copytree(arrow.parent, prepared)
+    (prepared / arrow.name).rename(prepared / "words-train.arrow")
+    code = (
+        "import datasets; from hfscale.data import load_passages\n"
+        "print(len(load_passages('me/words')['train']), datasets.config.HF_HUB_OFFLINE)"
+    )
+    assert run_python(code, stderr="", HF_HOME=str(tmp_path / "home"), **NO_HUB) == "18 False\n"
+
+
+def test_a_hub_that_fails_is_one_sentence(monkeypatch, hub_within_reach):
     def fail(name):
         raise ConnectionError("Couldn't reach the Hub") from OSError("Name or service not known\nmore")
 
     monkeypatch.setattr(datasets, "load_dataset", fail)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     with pytest.raises(HfscaleError, match=r"'nobody/nothing' is neither .* failed: Name or service not known\.$"):
         load_passages("nobody/nothing")
 
 
 @pytest.mark.parametrize("names", [("train", "test"), ("train", "validation"), ("train",), ("everything",)])
-def test_splits_of_a_hub_dataset(monkeypatch, names):
-    import datasets
-
+def test_splits_of_a_hub_dataset(monkeypatch, hub_within_reach, names):
     text = datasets.Dataset.from_dict({"text": PASSAGES, "id": list(range(20))})
     splits = datasets.DatasetDict({name: text.select(range(16)) for name in names})
     if len(names) == 2:
         splits[names[1]] = text.select(range(16, 20))
     monkeypatch.setattr(datasets, "load_dataset", lambda name: splits)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     loaded = load_passages("somebody/something")
     expected = PASSAGES[16:] if len(names) == 2 else [PASSAGES[7], PASSAGES[15]]
     assert loaded["test"]["text"][:] == expected
     assert loaded["train"].column_names == ["text"]
 
 
-def test_a_hub_dataset_without_a_train_split(monkeypatch):
-    import datasets
-
+def test_a_hub_dataset_without_a_train_split(monkeypatch, hub_within_reach):
     text = datasets.Dataset.from_dict({"text": PASSAGES})
     monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict({"test": text, "dev": text}))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     with pytest.raises(HfscaleError, match="no split named train, only test, dev"):
         load_passages("somebody/something")
 
 
-def test_a_hub_dataset_with_an_empty_split(monkeypatch):
-    import datasets
-
+def test_a_hub_dataset_with_an_empty_split(monkeypatch, hub_within_reach):
     splits = {
         "train": datasets.Dataset.from_dict({"text": PASSAGES}),
         "test": datasets.Dataset.from_dict({"text": [""]}),
     }
     monkeypatch.setattr(datasets, "load_dataset", lambda name: datasets.DatasetDict(splits))
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     with pytest.raises(HfscaleError, match="no text in its test split"):
         load_passages("somebody/something")
 
@@ -236,9 +283,20 @@ def write_table(path: Path, rows: list[dict]) -> Path:
     return path
 
 
-def run_python(code: str, **variables: str) -> str:
+def run_python(code: str, stderr: str | None = None, **variables: str) -> str:
+    """What it prints; stderr: what it must print there, None for anything."""
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr
+    assert stderr is None or done.stderr == stderr
     return done.stdout
+
+
+@pytest.fixture
+def hub_within_reach(monkeypatch):
+    """A port that accepts connections in place of the Hub: there is one, and it is not asked for anything."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.getsockname()[1]}")
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        yield

@@ -2,8 +2,10 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,10 +13,26 @@ import torch
 from hfscale.errors import HfscaleError
 from hfscale.models import POCKET_MODELS, load_config, load_model, load_tokenizer, resolve
 
+# Not forbidden to ask, and nobody answers there.
+NO_HUB = {
+    "HF_HUB_OFFLINE": "0",
+    "HF_ENDPOINT": "http://127.0.0.1:9",
+    "http_proxy": "",
+    "https_proxy": "",
+    "all_proxy": "",
+}
+
 
 @pytest.mark.parametrize("model", POCKET_MODELS)
 def test_a_name_of_the_kit_is_a_folder_of_the_package(model):
     assert os.path.isfile(os.path.join(resolve(model), "model.safetensors"))
+
+
+def test_a_path_will_do_as_a_text_does(folder):
+    assert resolve(folder) == str(folder)
+    assert load_config(folder).model_type == load_model(folder).config.model_type == "llama"
+    with pytest.raises(HfscaleError, match=r"There is no folder .*nowhere"):
+        load_tokenizer(folder / "nowhere")
 
 
 def test_a_local_folder_becomes_absolute(folder, monkeypatch):
@@ -106,20 +124,65 @@ def test_a_folder_that_transformers_cannot_load_is_one_sentence(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_hub_id_that_is_not_here_is_one_sentence_offline():
+def test_settings_that_do_not_fit_are_one_sentence(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama", "hidden_size": "many"}')
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(HfscaleError, match=r"cannot be loaded: .*hidden_size.*expected int, got str") as caught:
+        load_config(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_with_code_of_its_own_is_refused_without_a_question(tmp_path, capfd):
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "mine.Config", "AutoModelForCausalLM": "mine.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").touch()
+    with pytest.raises(HfscaleError, match="contains custom code"):
+        load_config(tmp_path)
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("load", ["load_config", "load_tokenizer", "load_model"])
+@pytest.mark.parametrize(
+    ("offline", "reason"), [("1", "and HF_HUB_OFFLINE is set"), ("0", "and the Hub cannot be reached from here")]
+)
+def test_a_hub_id_that_is_not_here_is_one_sentence_at_once(load, offline, reason):
     code = (
-        "import hfscale.models as models\n"
-        "try: models.load_config('nobody/nothing')\n"
-        "except models.pocket.HfscaleError as error: print(error)"
+        "import sys, hfscale.models as models\n"
+        f"try: models.{load}('nobody/nothing')\n"
+        "except models.pocket.HfscaleError as error: print(error)\n"
+        "assert not {'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)"
     )
-    offline = os.environ | {"HF_HUB_OFFLINE": "1"}
-    done = subprocess.run([sys.executable, "-c", code], env=offline, capture_output=True, text=True, timeout=60)
     expected = (
-        "'nobody/nothing' is neither a model of the kit (pocket-llama, pocket-moe), nor a local folder, "
-        "and the Hub could not be reached or does not have it: "
+        "'nobody/nothing' is neither a model of the kit (pocket-llama, pocket-moe), nor a local folder, " + reason
     )
-    assert done.stdout.startswith(expected), done.stderr
-    assert len(done.stdout.splitlines()) == 1
+    said = run_python(code, **NO_HUB | {"HF_HUB_OFFLINE": offline})
+    assert said.startswith(expected)
+    assert len(said.splitlines()) == 1
+
+
+def test_a_model_in_the_cache_needs_no_network(tmp_path):
+    """Asked in vain for each file that a tokenizer might have, the Hub's client would try again for minutes."""
+    cached = tmp_path / "hub" / "models--me--mine"
+    shutil.copytree(resolve("pocket-llama"), cached / "snapshots" / ("0" * 40))
+    (cached / "refs").mkdir()
+    (cached / "refs" / "main").write_text("0" * 40)
+    code = (
+        "from transformers.utils import logging; logging.disable_progress_bar()\n"
+        "from hfscale.models import check_model, load_model, load_tokenizer\n"
+        "name = 'me/mine'\n"
+        "print(check_model(name).model_type, len(load_tokenizer(name)), load_model(name).num_parameters())"
+    )
+    assert run_python(code, HF_HOME=str(tmp_path), **NO_HUB) == "llama 2048 1053824\n"
+
+
+def test_a_cached_config_without_its_weights_is_not_the_model(tmp_path, monkeypatch):
+    snapshot = tmp_path / "models--me--mine" / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    shutil.copy(Path(resolve("pocket-llama")) / "config.json", snapshot)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(HfscaleError, match="HF_HUB_OFFLINE is set"):
+        load_model("me/mine")
 
 
 def test_weights_are_loaded_in_fp32_unless_asked(folder):
@@ -160,3 +223,12 @@ def folder(tmp_path):
     model = LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
     model.to(torch.bfloat16).save_pretrained(tmp_path / "tiny")
     return tmp_path / "tiny"
+
+
+def run_python(code: str, **variables: str) -> str:
+    """What it prints. On the other stream it prints nothing."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | variables, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
