@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import linecache
 import re
+import shutil
 import signal
 import site
 import sys
@@ -17,7 +18,13 @@ from hfscale.launching.processes import read_json
 SAME_MOMENT = 2.0
 """Seconds. A killed rank takes the others with it: their errors come at once, or before its end is noticed."""
 
-_HINTS = {
+LONGEST_MESSAGE = 500
+"""Characters of an exception's text that a report shows. All of it stands in the rank's traceback and log."""
+
+ROOM_NEEDED = 2**20
+"""Bytes. A disk with less is full: what a run would have said about its end could not be written."""
+
+SIGNAL_HINTS = {
     signal.SIGKILL: "probably out of memory (look for 'Out of memory' in the system's log), or somebody's kill -9",
     signal.SIGSEGV: "a crash in native code",
     signal.SIGBUS: "often a full /dev/shm, or memory that cannot be had",
@@ -29,6 +36,11 @@ _STACK_LINE = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<fun
 
 def read_failure(folder: Path) -> LaunchError:
     """The LaunchError of a launch that is over and has no result."""
+    if not (folder / folders.MARKER).exists():
+        return LaunchError(
+            f"The run folder {folder} is gone: somebody has removed it while the run was using it, and nothing is left "
+            "of the run"
+        )
     outcome = read_json(folder / folders.OUTCOME)
     world_size = (read_json(folder / folders.MARKER) or {}).get("world_size", 0)
     errors = {rank: error for rank in range(world_size) if (error := read_json(folder / f"error{rank}.json"))}
@@ -51,7 +63,8 @@ def read_failure(folder: Path) -> LaunchError:
         if outcome["launcher_error"]
         else "The launch failed"
     )
-    return LaunchError(cause, log_path=folder / "supervisor.log", log_tail=folders.tail(folder / "supervisor.log"))
+    log = folder / "supervisor.log"
+    return LaunchError(cause, log_path=log if log.exists() else None, log_tail=folders.tail(log))
 
 
 def _crashes(exits: dict, errors: dict, world_size: int, folder: Path) -> dict[int, dict]:
@@ -68,12 +81,11 @@ def _crashes(exits: dict, errors: dict, world_size: int, folder: Path) -> dict[i
 
 def _from_error(error: dict, folder: Path, world_size: int) -> LaunchError:
     message = error["message"].strip()
-    first_line = message.splitlines()[0] if message else ""
     hint = None
     if any(sign in message for sign in _LOST_PEER):
         hint = _lost_peer_hint(error["rank"], folder, world_size)
     return LaunchError(
-        f"{error['type']}: {message}" if len(message) < 1000 else f"{error['type']}: {first_line}",
+        f"{error['type']}: {message if len(message) <= LONGEST_MESSAGE else message[:LONGEST_MESSAGE] + ' …'}",
         rank=error["rank"],
         frames=_user_frames(error["frames"]),
         hint=hint,
@@ -107,7 +119,7 @@ def _from_crash(rank: int, code: int, folder: Path) -> LaunchError:
         cause,
         rank=rank,
         frames=_user_frames(stack),
-        hint=_HINTS.get(-code),
+        hint=SIGNAL_HINTS.get(-code),
         log_path=log,
         log_tail=tail,
         traceback=crash,
@@ -152,9 +164,10 @@ def _calls_before(stack: list[dict], user: dict) -> str:
 
 def _lost_supervisor(folder: Path, errors: dict) -> LaunchError:
     """Neither finished nor failed: the process that would have said so is gone, and took its ranks with it."""
+    full = shutil.disk_usage(folder).free < ROOM_NEEDED
     return LaunchError(
         "The process that supervised the ranks ended without a word, and its ranks ended with it",
-        hint="probably out of memory, or somebody's kill -9",
+        hint="the disk is full" if full else "probably out of memory, or somebody's kill -9",
         log_path=folder / "supervisor.log",
         log_tail=folders.tail(folder / "supervisor.log", lines=5),
         traceback=next((error["traceback"] for error in errors.values()), ""),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import os
 import shutil
@@ -9,10 +10,11 @@ import tempfile
 import time
 import uuid
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from hfscale.errors import HfscaleError
-from hfscale.launching.processes import Process, read_json, write_json
+from hfscale.launching.processes import Process, read_json, without_interrupts, write_json
 
 MARKER = "launch.json"  # written first: a folder without it is not ours, and is never removed
 OUTCOME = "outcome.json"  # written last, by the supervisor
@@ -20,6 +22,9 @@ RESULT = "result.json"
 RECIPE = "recipe.json"
 PAYLOAD = "payload.pkl"
 SUPERVISOR = "supervisor.pid"
+
+PROBE_BYTES = 64 * 2**10
+"""Written and thrown away to see whether a folder takes data: on a full disk an empty file can still be made."""
 
 
 def new_run_folder(label: str) -> Path:
@@ -31,11 +36,16 @@ def new_run_folder(label: str) -> Path:
     prune(root)
     while True:
         folder = root / f"{time.strftime('%Y%m%d-%H%M%S')}-{uuid.uuid4().hex[:6]}"
-        try:
-            folder.mkdir()
-        except FileExistsError:
-            continue
-        mark(folder, label=label)
+        with writing(root):
+            try:
+                folder.mkdir()
+            except FileExistsError:
+                continue
+            try:
+                mark(folder, label=label)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
         return folder
 
 
@@ -45,16 +55,45 @@ def mark(folder: Path, **facts) -> None:
     write_json(folder / MARKER, before | facts)
 
 
+@contextlib.contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns the OSError of a disk that is full, or may not be written, into a sentence."""
+    try:
+        yield
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise HfscaleError(
+            f"The run folder cannot be written: {reason}. Make room in {folder}, or set HFSCALE_RUNS to a folder "
+            "elsewhere that you can write to."
+        ) from error
+
+
+@contextlib.contextmanager
+def starting(folder: Path) -> Iterator[None]:
+    """Writes the outcome of a launch that ends in here, before it has a supervisor that would do so."""
+    try:
+        yield
+    except BaseException as error:
+        with without_interrupts(), contextlib.suppress(OSError):
+            (folder / PAYLOAD).unlink(missing_ok=True)
+            if not (folder / OUTCOME).exists():
+                write_json(folder / OUTCOME, _never_started(error))
+        raise
+
+
 def runs_root() -> Path:
     """HFSCALE_RUNS, by default ./hfscale-runs; a temporary folder, with a warning, where that cannot be written."""
     root = Path(os.environ.get("HFSCALE_RUNS") or "hfscale-runs").expanduser().absolute()
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=root):
+        with tempfile.TemporaryFile(dir=root) as probe:
+            probe.write(bytes(PROBE_BYTES))
+            probe.flush()
             return root
     except OSError as error:
         fallback = Path(tempfile.gettempdir()) / f"hfscale-runs-{os.getuid()}"
-        fallback.mkdir(exist_ok=True, mode=0o700)
+        with contextlib.suppress(OSError):  # who writes there next says why that cannot be
+            fallback.mkdir(exist_ok=True, mode=0o700)
         warnings.warn(
             f"Runs cannot be written to {root} ({error.strerror}); they go to {fallback}. "
             "Set HFSCALE_RUNS to a folder that you can write to.",
@@ -97,6 +136,18 @@ def tail(path: Path, lines: int = 20) -> str:
     except OSError:
         return ""
     return "\n".join(text.splitlines()[-lines:])
+
+
+def _never_started(error: BaseException) -> dict:
+    """The outcome of a launch without a supervisor, in the form that a supervisor gives it."""
+    failed = isinstance(error, Exception)
+    return {
+        "state": "failed" if failed else "stopped",
+        "reason": None if failed else "it was stopped before its ranks were started",
+        "launcher_error": str(error) if failed else None,
+        "exits": {},
+        "seconds": 0.0,
+    }
 
 
 def _is_over(folder: Path) -> bool:

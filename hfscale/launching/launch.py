@@ -21,7 +21,7 @@ from hfscale.launching import folders
 from hfscale.launching.channel import send_message
 from hfscale.launching.failure import read_failure
 from hfscale.launching.payload import pack
-from hfscale.launching.processes import read_json
+from hfscale.launching.processes import read_json, without_interrupts
 from hfscale.launching.request import LaunchRequest
 from hfscale.launching.server import fork_supervisor, warm_up
 
@@ -72,8 +72,9 @@ def launch(
         launched = _start(payload, folder, world_size=world_size, device=device, timeout=timeout)
         launched.wait()
     except BaseException:  # Ctrl-C may come at any moment, before we have the handle too
-        for started in [one for one in _running if one.folder == folder]:
-            started.stop(grace=INTERRUPT_GRACE)
+        with without_interrupts():
+            for started in [one for one in _running if one.folder == folder]:
+                started.stop(grace=INTERRUPT_GRACE)
         raise
     results = launched.results()
     shutil.rmtree(folder, ignore_errors=True)  # the values are here now; after a failure the folder stays
@@ -105,6 +106,7 @@ def start_launch(
         check_function(fn)
     device = check_placement(world_size, device)
     check_timeout(timeout)
+    check_threads(threads)
     if precision not in PRECISIONS:
         raise HfscaleError(f"precision={precision!r} is unknown to a launch: choose one of {', '.join(PRECISIONS)}.")
     payload = pack(None if entry else fn, args, kwargs or {})
@@ -138,7 +140,7 @@ class Launch:
             poller = select.poll()
             poller.register(self._control, select.POLLIN)
             # The supervisor never writes here after its greeting: readable means closed, and closed means gone.
-            self._finished = bool(poller.poll(None if timeout is None else timeout * 1000))
+            self._finished = bool(poller.poll(None if timeout is None else max(0, timeout) * 1000))
             if self._finished:
                 _running.discard(self)
         return self._finished
@@ -219,17 +221,29 @@ def check_timeout(timeout: Any) -> None:
         raise HfscaleError(f"timeout={timeout!r}: expected a positive number of seconds, or None for no limit.")
 
 
+def check_threads(threads: Any) -> None:
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        raise HfscaleError(
+            f"threads={threads!r}: expected how many CPU threads each rank has, a whole number of at least 1, "
+            "or None to share out the cores."
+        )
+
+
 def _start(
     payload: bytes, folder: Path, *, world_size: int, device: str, threads: int | None = None, **options
 ) -> Launch:
     folder = Path(folder).absolute()
     threads = threads or default_threads(world_size)
-    (folder / folders.PAYLOAD).write_bytes(payload)
-    warm_up(block=True)  # its time does not count: the clock of the launch starts now
     placement = {"world_size": world_size, "device": device, "threads": threads}
-    request = LaunchRequest(folder=str(folder), **placement, **{"precision": "no", **options}, started=time.time())
-    folders.mark(folder, started=request.started, **placement, precision=request.precision, timeout=request.timeout)
-    for other in list(_running):  # let go of those that have ended meanwhile
-        other.poll()
-    pid, control = fork_supervisor(request.to_dict())
-    return Launch(request, pid, control)
+    with folders.starting(folder):
+        with folders.writing(folder):
+            (folder / folders.PAYLOAD).write_bytes(payload)
+        warm_up(block=True)  # its time does not count: the clock of the launch starts now
+        request = LaunchRequest(folder=str(folder), **placement, **{"precision": "no", **options}, started=time.time())
+        facts = {"started": request.started, "precision": request.precision, "timeout": request.timeout}
+        with folders.writing(folder):
+            folders.mark(folder, **placement, **facts)
+        for other in list(_running):  # let go of those that have ended meanwhile
+            other.poll()
+        pid, control = fork_supervisor(request.to_dict())
+        return Launch(request, pid, control)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import os
@@ -9,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +67,27 @@ def die_with_parent(parent: int) -> None:
         threading.Thread(target=_die_when_adopted, args=(parent,), daemon=True).start()
     if os.getppid() != parent:  # it died before we asked
         os._exit(1)
+
+
+@contextlib.contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Ignore Ctrl-C for as long as ranks are being ended: people press it again when nothing seems to happen.
+
+    For clean-up of a bounded time only, and for code that starts no process, which would inherit this. In threads
+    other than the main one, which never get a KeyboardInterrupt, it does nothing.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before is None:  # None: not Python's to restore
+        yield
+        return
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:  # pressed again on the way here: that one is answered already
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def write_json(path: Path, value) -> None:

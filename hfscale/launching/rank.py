@@ -16,7 +16,7 @@ import time
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from hfscale.errors import HfscaleError
 from hfscale.launching.folders import PAYLOAD
@@ -62,10 +62,7 @@ def rank_main(request: LaunchRequest, supervisor: int) -> None:
         value = _call(request, folder)
         _save(value, request, rank)
     except BaseException as error:
-        _report(error, folder, rank, events)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)  # at once: threads of the user or a group with a lost member could hold up an ordinary exit
+        _give_up(error, folder, rank, events)
     events.write("end")
     _leave(request)
 
@@ -126,8 +123,8 @@ def _call(request: LaunchRequest, folder: Path) -> Any:
     try:
         return function(*args, **kwargs)
     except SystemExit as exit:
-        if exit.code in (None, 0):
-            return None
+        if exit.code in (None, 0) and request.entry is None:
+            return None  # an ordinary end of a user's function; a training that leaves like that has no result
         raise
 
 
@@ -178,11 +175,21 @@ def _on_cpu(value: Any) -> Any:
     return value
 
 
+def _give_up(error: BaseException, folder: Path, rank: int, events: EventWriter) -> NoReturn:
+    """Say why and end at once: the user's threads, or a group with a lost member, could hold up an ordinary exit."""
+    try:
+        _report(error, folder, rank, events)
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except BaseException:  # a full disk, a folder that is gone
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
 def _report(error: BaseException, folder: Path, rank: int, events: EventWriter) -> None:
     """Leave the error where the caller finds it, with the source lines that only this process may be able to read."""
-    message = str(error)
-    if isinstance(error, SystemExit):
-        message = f"the function called sys.exit({error.code!r})"
+    message = _message(error)
     frames = [
         {
             "file": frame.filename,
@@ -204,6 +211,15 @@ def _report(error: BaseException, folder: Path, rank: int, events: EventWriter) 
     }
     write_json(folder / f"error{rank}.json", record)
     events.write("error", type=record["type"], message=message)
+
+
+def _message(error: BaseException) -> str:
+    if isinstance(error, SystemExit):
+        return f"sys.exit({error.code!r}) was called, so that there is no result"
+    try:
+        return str(error)
+    except Exception as broken:  # the user's exception class
+        return f"(it has no text: its __str__ raised {type(broken).__name__})"
 
 
 def _leave(request: LaunchRequest) -> None:

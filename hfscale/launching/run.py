@@ -17,11 +17,12 @@ from hfscale.launching.launch import (
     INTERRUPT_GRACE,
     Launch,
     check_placement,
+    check_threads,
     check_timeout,
     default_threads,
     start_launch,
 )
-from hfscale.launching.processes import read_json, write_json
+from hfscale.launching.processes import read_json, without_interrupts, write_json
 from hfscale.training.events import last_event, read_events
 
 if TYPE_CHECKING:
@@ -52,25 +53,29 @@ def start(recipe: Recipe, *, timeout: float | None = None, threads: int | None =
     """
     _check_recipe(recipe, options)
     check_timeout(timeout)
+    check_threads(threads)
     world_size = recipe.parsed_strategy.world_size
     device = check_placement(world_size, recipe.device)
     recipe.check()
+    _check_trainer_class(options.get("trainer_class"))
     threads = threads or default_threads(world_size)
     folder = folders.new_run_folder("run")
-    recipe.save(folder / folders.RECIPE)
-    write_json(folder / "environment.json", _environment(device, threads))
-    launched = start_launch(
-        TRAINING_ENTRY,
-        (recipe.to_dict(),),
-        options,
-        world_size=world_size,
-        folder=folder,
-        device=device,
-        threads=threads,
-        precision=_mixed_precision(recipe),
-        timeout=timeout,
-        values="json",
-    )
+    with folders.starting(folder):
+        with folders.writing(folder):
+            recipe.save(folder / folders.RECIPE)
+            write_json(folder / "environment.json", _environment(device, threads))
+        launched = start_launch(
+            TRAINING_ENTRY,
+            (recipe.to_dict(),),
+            options,
+            world_size=world_size,
+            folder=folder,
+            device=device,
+            threads=threads,
+            precision=_mixed_precision(recipe),
+            timeout=timeout,
+            values="json",
+        )
     return Run(folder, launched)
 
 
@@ -83,10 +88,20 @@ def runs() -> Runs:
 
 def open_run(path: str | Path) -> Run:
     """The run in the folder `path`, or of that name under the runs root, also of another process or machine."""
-    given = Path(path).expanduser()
-    folder = given if given.exists() else folders.runs_root() / given
-    if not folder.is_dir():
-        raise HfscaleError(f"There is no run folder {given}. hfscale.runs() lists those under {folders.runs_root()}.")
+    if not isinstance(path, str | Path):
+        raise HfscaleError(f"open_run takes the path or the name of a run's folder; got a {type(path).__name__}.")
+    root = folders.runs_root()
+    try:
+        given = Path(path).expanduser()
+        folder = given if given.exists() else root / given
+        found = folder.is_dir()
+    except (
+        OSError,
+        RuntimeError,
+    ):  # a name too long for the system, a folder that may not be entered, an unknown ~user
+        found = False
+    if not found:
+        raise HfscaleError(f"There is no run folder {_shortened(path)}. hfscale.runs() lists those under {root}.")
     if not (folder / folders.RECIPE).exists() or not (folder / folders.MARKER).exists():
         raise HfscaleError(
             f"{folder} is not the folder of a run: it has no {folders.RECIPE} beside a {folders.MARKER}."
@@ -110,8 +125,8 @@ class Run:
     @property
     def status(self) -> str:
         """ "running", "finished", "failed" or "stopped"."""
-        if self._launched is not None and not self._launched.poll():
-            return "running"
+        if self._launched is not None:
+            return self._launched.state  # what we started is over when its life line is closed, whatever still dies
         alive = (
             folders.is_running(self.folder) or self._is_warming_up()
         )  # asked first: the outcome is written before the end
@@ -132,7 +147,8 @@ class Run:
             else:
                 self._wait(timeout)
         except KeyboardInterrupt:
-            self.stop(grace=INTERRUPT_GRACE)
+            with without_interrupts():
+                self.stop(grace=INTERRUPT_GRACE)
             raise
         if self.status == "failed":
             raise read_failure(self.folder)
@@ -191,10 +207,14 @@ class Run:
         return not (self.folder / "supervisor.log").exists() and time.time() - marker["created"] < 120
 
     def _facts(self) -> dict[str, str]:
-        recipe, last = self.recipe, self.last_step() or {}
+        last = self.last_step() or {}
         loss = f"{last['loss']:.4f}" if "loss" in last else "-"
-        step = f"{last.get('step', 0)}/{recipe.steps}"
-        what = {"model": recipe.model, "strategy": recipe.strategy, "precision": recipe.precision}
+        try:
+            recipe = self.recipe
+            what = {"model": recipe.model, "strategy": recipe.strategy, "precision": recipe.precision}
+            step = f"{last.get('step', 0)}/{recipe.steps}"
+        except HfscaleError:  # removed, or of another version of hfscale: one such folder must not hide the others
+            what, step = dict.fromkeys(("model", "strategy", "precision"), "-"), str(last.get("step", 0))
         return {"run": self.folder.name, "status": self.status, **what, "step": step, "loss": loss}
 
     def __repr__(self) -> str:
@@ -225,9 +245,30 @@ def _check_recipe(recipe: Any, options: dict[str, Any]) -> None:
     for name in options:
         if name not in TRAINING_OPTIONS:
             raise HfscaleError(
-                f"A run has no option {name!r}: it has timeout, {', '.join(TRAINING_OPTIONS)}. What belongs to the "
-                "experiment goes into the recipe."
+                f"A run has no option {name!r}: it has timeout, threads, {', '.join(TRAINING_OPTIONS)}. What belongs to "
+                "the experiment goes into the recipe."
             )
+    setup = options.get("setup")
+    if setup is not None and not callable(setup):
+        raise HfscaleError(
+            f"setup={setup!r}: expected a function that every rank calls first; did you write setup=fn() for setup=fn?"
+        )
+
+
+def _check_trainer_class(trainer_class: Any) -> None:
+    if trainer_class is None:
+        return
+    from hfscale.training.trainer import ScaleTrainer  # it imports torch, which the recipe's own check has by now
+
+    if not isinstance(trainer_class, type) or not issubclass(trainer_class, ScaleTrainer):
+        raise HfscaleError(
+            f"trainer_class={trainer_class!r}: expected a class derived from hfscale.ScaleTrainer: "
+            "class MyTrainer(hfscale.ScaleTrainer): ..."
+        )
+
+
+def _shortened(path: str | Path, length: int = 200) -> str:
+    return text if len(text := str(path)) <= length else f"{text[:length]}…"
 
 
 def _mixed_precision(recipe: Recipe) -> str:

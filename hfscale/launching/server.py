@@ -14,6 +14,7 @@ import gc
 import importlib
 import os
 import select
+import signal
 import socket
 import subprocess
 import sys
@@ -21,10 +22,12 @@ import tempfile
 import threading
 import time
 import traceback
+import weakref
 from pathlib import Path
 
 from hfscale.errors import HfscaleError
 from hfscale.launching.channel import keep_private, private_pair, receive_message, send_message
+from hfscale.launching.failure import SIGNAL_HINTS
 
 PRELOAD = (
     "torch",
@@ -90,7 +93,7 @@ def fork_supervisor(request: dict) -> tuple[int, socket.socket]:
                 return answer
         # It ended between our look and our request, by idleness or by force.
         if attempt == 2:
-            raise HfscaleError(f"The server that starts ranks ends at once. It wrote: {server.log_tail()}")
+            raise HfscaleError(f"The process that supervises ranks ended at once. {server.last_words()}")
     raise AssertionError("unreachable")
 
 
@@ -109,6 +112,7 @@ class WarmServer:
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the server; it has no name, so nothing is left behind
         self._socket, theirs = private_pair()
         self._lock = threading.Lock()
+        self._life_lines: weakref.WeakSet[socket.socket] = weakref.WeakSet()  # of the launches that it has forked
         self._ready = False
         package_parent = str(Path(__file__).resolve().parents[2])
         code = (  # the server imports this package from where the caller has it, installed or not
@@ -143,10 +147,10 @@ class WarmServer:
             readable, _, _ = select.select([self._socket], [], [], START_SECONDS)
             if not readable:
                 raise HfscaleError(
-                    f"The server that starts ranks was not ready after {START_SECONDS} s. {self.log_tail()}"
+                    f"The server that starts ranks was not ready after {START_SECONDS} s. {self.last_words()}"
                 )
             if self._socket.recv(1) != _READY:
-                raise HfscaleError(f"The server that starts ranks failed to start. It wrote: {self.log_tail()}")
+                raise HfscaleError(f"The server that starts ranks failed to start. {self.last_words()}")
             self._ready = True
 
     def fork_supervisor(self, request: dict) -> tuple[int, socket.socket] | None:
@@ -156,8 +160,13 @@ class WarmServer:
         with self._lock:
             socket.send_fds(self._socket, [_FORK], [theirs.fileno()])
         theirs.close()
-        send_message(ours, request)
-        hello = receive_message(ours)
+        try:
+            send_message(ours, request)
+            hello = receive_message(ours)
+        except BaseException:  # a notebook keeps the frames of an error, and the life line would stay open with them
+            ours.close()
+            raise
+        self._life_lines.add(ours)
         return (hello["pid"], ours) if hello else None
 
     def retire(self) -> None:
@@ -166,13 +175,27 @@ class WarmServer:
             self._socket.sendall(_RETIRE)
 
     def close(self) -> None:
-        """End it, and with it all launches that still run."""
+        """End it, and with it all launches that still run; those hear of it first, so that they can write it down."""
+        for end in list(self._life_lines):
+            with contextlib.suppress(OSError):  # of a launch that is over
+                end.shutdown(socket.SHUT_WR)
         self._socket.close()
         try:
             self.process.wait(timeout=5)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+
+    def last_words(self) -> str:
+        """How it ended, if it has, and what it wrote; in sentences, for a message."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1)  # its end of the socket closes a moment before
+        code = self.process.returncode
+        end = ""
+        if code is not None and code < 0:
+            end = f"It was killed by signal {-code}: {SIGNAL_HINTS.get(-code, 'by somebody')}. "
+        wrote = self.log_tail()
+        return f"{end}It wrote: {wrote}" if wrote else f"{end}It wrote nothing. Please try once more."
 
     def log_tail(self) -> str:
         self._log.seek(0)
@@ -200,13 +223,21 @@ def _warm_server() -> WarmServer:
             _current = None
         if _current is None:
             _current = WarmServer()
+        _close_first()
         return _current
 
 
-@atexit.register
 def _close_all() -> None:
+    """At the end of the interpreter. Ctrl-C is ignored from here on: there is nothing left to interrupt."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     for server in [*_retired, *([_current] if _current else [])]:
         server.close()
+
+
+def _close_first() -> None:
+    """Have `_close_all` called before the clean-ups of libraries: torch's is slow, and complains when interrupted."""
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)  # the last one registered is called first
 
 
 def _forget_in_forked_child() -> None:

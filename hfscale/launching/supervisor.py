@@ -6,7 +6,9 @@ after the ranks. Whatever happens, it ends in `Watch.finish`, which writes the o
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import os
 import socket
 import sys
@@ -124,9 +126,15 @@ def _launch(request: LaunchRequest, port: int) -> None:
         return _launch_one(arguments, port)
     from accelerate import notebook_launcher
 
-    notebook_launcher(
-        rank_main, arguments, num_processes=request.world_size, use_port=str(port), mixed_precision=request.precision
-    )
+    # It prints a line that calls any device CUDA. Ranks have an output of their own.
+    with contextlib.redirect_stdout(io.StringIO()):
+        notebook_launcher(
+            rank_main,
+            arguments,
+            num_processes=request.world_size,
+            use_port=str(port),
+            mixed_precision=request.precision,
+        )
 
 
 def _launch_one(arguments: tuple, port: int) -> None:
