@@ -245,8 +245,8 @@ def _check_recipe(recipe: Any, options: dict[str, Any]) -> None:
     for name in options:
         if name not in TRAINING_OPTIONS:
             raise HfscaleError(
-                f"A run has no option {name!r}: it has timeout, threads, {', '.join(TRAINING_OPTIONS)}. What belongs to "
-                "the experiment goes into the recipe."
+                f"A run has no option {name!r}: it has timeout, threads, {', '.join(TRAINING_OPTIONS)}. What belongs "
+                "to the experiment goes into the recipe."
             )
     setup = options.get("setup")
     if setup is not None and not callable(setup):
