@@ -94,6 +94,7 @@ class Recipe:
         _check_texts(self)
         _check_numbers(self)
         _check_training_arguments(self)
+        object.__setattr__(self, "training_arguments", dict(self.training_arguments))  # later changes do not reach it
         precisions.policy(self.precision, self.device)
         self.per_device_batch  # noqa: B018 - refuses a batch that the ranks cannot share
 
@@ -140,7 +141,7 @@ class Recipe:
         """The real TrainingArguments, for a rank: building them settles the rank's device and process group."""
         from transformers import TrainingArguments
 
-        return TrainingArguments(
+        arguments = TrainingArguments(
             output_dir=str(output_dir),
             use_cpu=device == "cpu",
             report_to="none",
@@ -149,6 +150,10 @@ class Recipe:
             # A NaN loss is shown as it is; the default filter would replace it by an average of the losses before it.
             **{"logging_nan_inf_filter": False, **self.as_training_arguments()},
         )
+        if arguments.n_gpu > 1:
+            # One rank is one device. Trainer would spread a rank without a launcher over all GPUs that it sees.
+            arguments._n_gpu = 1
+        return arguments
 
     # -- changing, saving, loading ------------------------------------------------------------------------------
 

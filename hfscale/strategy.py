@@ -25,6 +25,9 @@ AXES = {
 }
 
 
+LARGEST_SIZE = 2**20  # more ranks than there are accelerators: a slip of the finger
+
+
 @dataclass(frozen=True)
 class Strategy:
     """Sizes of the four axes. World size is ddp x fsdp x tp; `ep` overlays fsdp x tp, it adds no ranks."""
@@ -63,9 +66,9 @@ class Strategy:
     def __post_init__(self):
         for axis in AXES:
             size = getattr(self, axis)
-            if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+            if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= LARGEST_SIZE:
                 raise HfscaleError(
-                    f"{axis}={size!r} is not a size: {axis} counts ranks, so it is a whole number from 1."
+                    f"{axis}={size!r} is not a size: {axis} counts ranks, a whole number from 1 to {LARGEST_SIZE:,}."
                 )
         if self.ep > 1 and self.ep % self.tp:
             raise HfscaleError(
@@ -127,9 +130,10 @@ class Strategy:
                 f"world_size={self.world_size}."
             )
         if self.is_sharded:
-            from hfscale.training import replicated_gradient
+            from hfscale.training import replicated_gradient, tied_shards
 
             replicated_gradient.install()
+            tied_shards.install()
             kwargs["distributed_config"] = self.distributed_config()
         return auto_class.from_pretrained(path, **kwargs)
 

@@ -11,7 +11,7 @@ OF_OTHER_HEADS = ("classifier_", "summary_")  # dropout that a model for other t
 
 
 def comparable(recipe: Recipe) -> Recipe:
-    """`recipe` without evaluation, which a comparison does not need. Raises HfscaleError where chance decides.
+    """`recipe` without evaluation and saving, which no comparison needs. Raises HfscaleError where chance decides.
 
     Dropout and the like draw random numbers in every rank: other ones than a single device draws, so that correct runs
     differ too.
@@ -21,7 +21,8 @@ def comparable(recipe: Recipe) -> Recipe:
             f"{recipe.model} cannot be compared: {sources} draws random numbers in training, on each rank others, so "
             "that correct runs differ too. Set it to 0, in the model's config.json or where you have set it."
         )
-    arguments = {name: value for name, value in recipe.training_arguments.items() if not name.startswith("eval_")}
+    unused = ("eval_", "save_", "load_best_model_at_end", "metric_for_best_model")
+    arguments = {name: value for name, value in recipe.training_arguments.items() if not name.startswith(unused)}
     return recipe.with_(eval_samples=0, training_arguments=arguments)
 
 

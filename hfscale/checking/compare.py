@@ -40,7 +40,7 @@ def compare(
     `trainer_class` and `setup` reach the ranks, see `train_recipe`. Raises HfscaleError before anything starts,
     LaunchError if the reference fails.
     """
-    job = jobs.default_job() if recipe is None else jobs.job_of(recipe, strategies)
+    job = jobs.comparison_job(None, strategies) if recipe is None else jobs.job_of(recipe, strategies)
     options = {"trainer_class": trainer_class, "setup": setup}
     return run_job(job, progress, **{name: value for name, value in options.items() if value is not None})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 
 from hfscale.checking.parity import Parity
@@ -71,7 +72,9 @@ class Comparison:
         return f"{counts}; each of {self.gradients:,} gradient numbers equals one device's within {worst:.0e}."
 
     def to_dict(self) -> dict:
-        return {"ok": self.ok, "seconds": self.seconds, "rows": [asdict(row) for row in self.rows]}
+        """Plain data for JSON, which has no word for NaN and infinity: they become null."""
+        rows = [{name: _finite(value) for name, value in asdict(row).items()} for row in self.rows]
+        return {"ok": self.ok, "seconds": self.seconds, "rows": rows}
 
     def __str__(self) -> str:
         from hfscale.display.tables import comparison_text
@@ -84,6 +87,12 @@ class Comparison:
         from hfscale.display.tables import comparison_html
 
         return comparison_html(self)
+
+
+def _finite(value):
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def count(number: int, one: str, many: str | None = None) -> str:

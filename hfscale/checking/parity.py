@@ -9,6 +9,7 @@ from pathlib import Path
 from hfscale.checking.comparable import comparable
 from hfscale.checking.evidence import Evidence, collect_evidence
 from hfscale.errors import HfscaleError
+from hfscale.hardware import resolve_device
 from hfscale.launching.launch import default_threads
 from hfscale.launching.run import Run, start
 from hfscale.recipe import Recipe
@@ -94,7 +95,8 @@ class Parity:
         for item in self.evidence:
             if not item.ok:
                 return f"{item.failure}: {item.what}, expected {item.expected}, seen {item.seen}."
-        row = self.worst
+        failed = [row for row in self.rows if not row.ok]
+        row = failed[0] if failed else self.worst
         if row.ok:
             return f"closest to its bound: {row.name}, {row.worst:.1e} of {row.bound:.0e} ({row.where})."
         suspicion = f" Suspect: {self.suspect}." if self.suspect else ""
@@ -139,10 +141,14 @@ def check_parity(
     theirs = ours.with_(strategy=reference)
     if ours.parsed_strategy == theirs.parsed_strategy:
         raise HfscaleError(f"The recipe's strategy is the reference itself ({reference}): there is nothing to compare.")
+    ranks = max(ours.parsed_strategy.world_size, theirs.parsed_strategy.world_size)
+    device = resolve_device(ours.device, ranks)  # the same for both
+    ours, theirs = ours.with_(device=device), theirs.with_(device=device)
     ours.check()
+    theirs.check()
     options = {"trainer_class": trainer_class, "setup": setup, "snapshot": True}
     options = {name: value for name, value in options.items() if value is not None}
-    options["threads"] = default_threads(ours.parsed_strategy.world_size)
+    options["threads"] = default_threads(ranks)
     runs = []
     try:
         for each in (theirs, ours):

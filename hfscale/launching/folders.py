@@ -11,6 +11,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 from hfscale.errors import HfscaleError
@@ -42,7 +43,7 @@ def new_run_folder(label: str) -> Path:
             except FileExistsError:
                 continue
             try:
-                mark(folder, label=label)
+                mark(folder, label=label, caller=asdict(Process.current()))
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
@@ -106,8 +107,10 @@ def run_folders(root: Path) -> list[Path]:
     """The marked folders under `root`, newest first."""
     if not root.is_dir():
         return []
-    marked = [(marker["created"], folder) for folder in root.iterdir() if (marker := read_json(folder / MARKER))]
-    return [folder for _, folder in sorted(marked, reverse=True)]
+    markers = {folder: read_json(folder / MARKER) for folder in root.iterdir()}
+    # Other programs have a launch.json too, editors for instance.
+    ours = [(m["created"], folder) for folder, m in markers.items() if isinstance(m, dict) and "hfscale" in m]
+    return [folder for _, folder in sorted(ours, reverse=True)]
 
 
 def prune(root: Path) -> None:
@@ -154,7 +157,9 @@ def _is_over(folder: Path) -> bool:
     if is_running(folder):
         return False
     # A launch that has not come as far as its supervisor looks like one that died before: give it ten minutes.
-    return (folder / OUTCOME).exists() or time.time() - (folder / MARKER).stat().st_mtime > 600
+    with contextlib.suppress(FileNotFoundError):  # another process prunes at the same time
+        return (folder / OUTCOME).exists() or time.time() - (folder / MARKER).stat().st_mtime > 600
+    return False
 
 
 def _kept_runs() -> int:

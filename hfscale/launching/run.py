@@ -22,7 +22,7 @@ from hfscale.launching.launch import (
     default_threads,
     start_launch,
 )
-from hfscale.launching.processes import read_json, without_interrupts, write_json
+from hfscale.launching.processes import Process, read_json, without_interrupts, write_json
 from hfscale.training.events import last_event, read_events
 
 if TYPE_CHECKING:
@@ -203,8 +203,11 @@ class Run:
 
     def _is_warming_up(self) -> bool:
         """Whether the process that made the folder still waits for its server: there is no supervisor yet."""
-        marker = read_json(self.folder / folders.MARKER) or {"created": 0.0}
-        return not (self.folder / "supervisor.log").exists() and time.time() - marker["created"] < 120
+        marker = read_json(self.folder / folders.MARKER)
+        if marker is None or (self.folder / "supervisor.log").exists():
+            return False
+        caller = marker.get("caller")
+        return time.time() - marker["created"] < 120 and (caller is None or Process(**caller).alive)
 
     def _facts(self) -> dict[str, str]:
         last = self.last_step() or {}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from hfscale.strategy import Strategy
@@ -71,7 +70,6 @@ def planned_shape(spec: ParameterSpec, strategy: Strategy, rank: int) -> tuple[i
     return tuple(shape)
 
 
-@lru_cache(maxsize=8)
 def parameter_specs(model: str) -> list[ParameterSpec]:
     """Every parameter of a causal LM (tied ones once), from a build without memory (meta device)."""
     import torch

@@ -5,8 +5,8 @@ from __future__ import annotations
 from statistics import median
 
 
-def tokens_per_second(by_rank: list[dict], skip: int) -> float | None:
-    """Median over the steps of (real tokens of all data ranks / seconds of the slowest rank); None without steps.
+def tokens_per_second(by_rank: list[dict], skip: int) -> float:
+    """Median over the steps of (real tokens of all data ranks / seconds of the slowest rank).
 
     by_rank: the results of `train_recipe`. skip: first steps to leave out (warming up, counting traffic), if any
     remain.
@@ -17,4 +17,4 @@ def tokens_per_second(by_rank: list[dict], skip: int) -> float | None:
         sum(rank["tokens"][step] for rank in readers) / max(rank["step_seconds"][step] for rank in by_rank)
         for step in range(min(skip, steps - 1), steps)
     ]
-    return median(rates) if rates else None
+    return median(rates)

@@ -42,6 +42,8 @@ class ScaleTrainer(transformers.Trainer):
 
     def get_eval_dataloader(self, eval_dataset=None) -> DataLoader:
         eval_dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if isinstance(eval_dataset, str):  # Trainer's name for one of several evaluation sets
+            eval_dataset = self.eval_dataset[eval_dataset]
         return self._global_dataloader(eval_dataset, self.args.eval_batch_size, "Evaluation", seed=None)
 
     def evaluation_loss(self, eval_dataset=None) -> float:
@@ -54,7 +56,8 @@ class ScaleTrainer(transformers.Trainer):
         for batch in self.get_eval_dataloader(eval_dataset):
             batch = self._prepare_inputs(batch)
             targets = batch["labels"][:, 1:].ne(-100).sum()
-            with torch.no_grad(), self.compute_loss_context_manager():
+            # Trainer adds autocast to the model when training starts: evaluation before that would be in fp32.
+            with torch.no_grad(), self.accelerator.autocast():
                 # Asking for the sum (one item) and not for the mean keeps a fully masked batch at zero, not at NaN.
                 loss = self.model(**batch, num_items_in_batch=torch.ones((), device=self.args.device)).loss
             totals += torch.stack([loss.double(), targets.double()])

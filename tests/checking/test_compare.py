@@ -1,5 +1,6 @@
 """Which rows a comparison has, and on which device they all run."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from hfscale import Recipe
 from hfscale.checking import jobs
 from hfscale.checking.compare import compare
+from hfscale.checking.comparison import Comparison, Row
 from hfscale.errors import HfscaleError
 
 GARDEN = str(Path(__file__).parents[1] / "fixtures" / "garden.txt")
@@ -77,3 +79,14 @@ def test_two_recipes_of_one_model_have_rows_of_their_own(run_root, no_leftovers)
 
 def test_a_text_of_several_sizes_is_one_strategy():
     assert rows(jobs.job_of(Recipe(), "fsdp=2,tp=2")) == [("pocket-llama", "single"), ("pocket-llama", "fsdp=2,tp=2")]
+
+
+def test_strategies_without_a_recipe_are_those_of_the_default_model():
+    with pytest.raises(HfscaleError, match="use tp=1, 2 or 4"):
+        compare(strategies=["tp=3"])
+
+
+def test_what_json_cannot_hold_becomes_null():
+    row = Row("m", "ddp=2", 2, "fp32", losses=[1.0, float("nan")], max_loss_difference=float("inf"))
+    written = json.dumps(Comparison([row], 1.0, 2, 0, 1, [None]).to_dict(), allow_nan=False)
+    assert json.loads(written)["rows"][0]["losses"] == [1.0, None]

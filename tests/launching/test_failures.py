@@ -41,6 +41,30 @@ def test_a_failing_rank_is_named_with_the_users_line(ranks):
     assert error._render_traceback_() == [f"LaunchError: {error}"]
 
 
+def test_an_exception_without_a_text_is_reported(ranks):
+    class Silent(Exception):
+        def __str__(self):
+            raise TypeError("no text")
+
+    def work():
+        raise Silent
+
+    with pytest.raises(LaunchError, match=r"Silent: \(it has no text: its __str__ raised TypeError\)") as caught:
+        ranks(work, world_size=1)
+    assert caught.value.frames[-1].function == "work"
+
+
+def test_a_long_message_is_cut_in_the_report_and_whole_in_the_traceback(ranks):
+    def work():
+        raise ValueError("word " * 5000)
+
+    with pytest.raises(LaunchError) as caught:
+        ranks(work, world_size=1)
+    assert 400 < len(caught.value.cause) < 600
+    assert caught.value.cause.endswith("…")
+    assert "word " * 4999 in caught.value.traceback
+
+
 def test_an_endless_recursion_stays_short(ranks):
     def deeper(number):
         return deeper(number + 1)

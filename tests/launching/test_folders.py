@@ -34,6 +34,16 @@ def test_only_old_finished_runs_of_ours_are_pruned(run_root, monkeypatch):
     assert stranger.exists()
 
 
+def test_a_launch_json_of_another_program_is_left_alone(run_root, monkeypatch):
+    monkeypatch.setenv("HFSCALE_KEEP_RUNS", "0")
+    for name, text in [("editor", '{"version": "0.2.0"}'), ("list", "[1]")]:
+        (run_root / name).mkdir(parents=True)
+        (run_root / name / folders.MARKER).write_text(text)
+    folder = folders.new_run_folder("test")
+    assert folders.run_folders(run_root) == [folder]
+    assert (run_root / "editor").exists()
+
+
 def test_a_reused_pid_does_not_look_alive(run_root):
     folder = folders.new_run_folder("test")
     Process(os.getpid(), "0").write(folder / folders.SUPERVISOR)

@@ -1,17 +1,21 @@
 """However the caller, the server, a supervisor or a rank dies, nothing stays behind; and Ctrl-C reaches every rank."""
 
 import os
+import pty
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from hfscale.errors import LaunchError
 from hfscale.launching import folders, server
 from hfscale.launching.launch import start_launch
+from hfscale.launching.processes import without_interrupts
 from hfscale.launching.run import Run
 
 # Both ranks wait inside native code, deaf to every polite signal: the hardest case to end.
@@ -91,6 +95,69 @@ def test_a_script_without_a_guard_launches_and_ctrl_c_ends_its_ranks(tmp_path, n
     assert Run(caller.folder()).status == "stopped"
 
 
+IMPATIENT = f"""
+    import hfscale as hs
+    from hfscale.launching import run as running
+    running.TRAINING_ENTRY = "fake:train"
+    hs.Recipe.check = lambda self: None
+    open("fake.py", "w").write({STUCK!r} + "def train(recipe): stuck()")
+    import torch  # its own clean-up at exit takes a while
+"""
+
+
+@pytest.mark.parametrize("seconds", [0.2, 0.02])
+def test_impatient_ctrl_c_is_one_interrupt_with_one_traceback(tmp_path, no_leftovers, seconds):
+    with Caller(f"{IMPATIENT}\n    hs.run(hs.Recipe(strategy='ddp=2'))", tmp_path, terminal=True) as caller:
+        processes = caller.wait_until_stuck()
+        for _ in range(5):
+            os.killpg(caller.process.pid, signal.SIGINT)
+            time.sleep(seconds)
+        assert caller.process.wait(timeout=10) == -signal.SIGINT
+        assert_gone(processes)
+        said = caller.shown()
+        assert said.count("Traceback") == said.count("KeyboardInterrupt") == 1
+        assert "ignored" not in said
+    assert Run(caller.folder()).status == "stopped"
+
+
+def test_ctrl_c_while_a_script_ends_changes_nothing_and_its_launch_says_why_it_ended(tmp_path, no_leftovers):
+    script = f"""{IMPATIENT}
+    hs.start(hs.Recipe(strategy='ddp=2'))
+    input()
+    print("the end", flush=True)
+    """
+    with Caller(script, tmp_path) as caller:
+        processes = caller.wait_until_stuck()
+        caller.process.stdin.write("\n")
+        caller.process.stdin.flush()
+        assert caller.readline() == "the end"
+        time.sleep(0.1)
+        for _ in range(5):
+            os.killpg(caller.process.pid, signal.SIGINT)
+            time.sleep(0.02)
+        assert caller.process.wait(timeout=10) == 0
+        assert caller.process.stderr.read() == ""
+        assert_gone(processes)
+    assert Run(caller.folder()).status == "stopped"
+
+
+def test_without_interrupts_ignores_them_and_leaves_the_handler_as_it_was():
+    caught = []
+    handler = lambda *_: caught.append(1)  # noqa: E731
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(ZeroDivisionError), without_interrupts(), without_interrupts():
+            signal.raise_signal(signal.SIGINT)
+            raise ZeroDivisionError
+        assert signal.getsignal(signal.SIGINT) is handler
+        assert not caught
+        with ThreadPoolExecutor() as pool:  # where signals cannot be set
+            pool.submit(lambda: without_interrupts().__enter__()).result()
+        assert signal.getsignal(signal.SIGINT) is handler
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def test_a_killed_caller_takes_everything_with_it(tmp_path, no_leftovers):
     """Two callers at once, which must not get in each other's way; one of them has a forked child that outlives it."""
     script = f"""
@@ -134,21 +201,30 @@ def start_and_wait(fn, parent):
 
 
 class Caller:
-    """A script that runs in a process of its own."""
+    """A script that runs in a process of its own. terminal: its stderr is one; `shown` says what was written there."""
 
-    def __init__(self, script, directory):
+    def __init__(self, script, directory, terminal=False):
         directory.mkdir(exist_ok=True)
         (directory / "script.py").write_text(textwrap.dedent(script))
         self.runs = directory / "runs"
+        stderr = subprocess.PIPE
+        if terminal:
+            self._screen, stderr = pty.openpty()
         self.process = subprocess.Popen(
             [sys.executable, "script.py"],
             cwd=directory,
             env=os.environ | {"HFSCALE_RUNS": str(self.runs)},
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stderr=stderr,
             text=True,
             process_group=0,
         )
+        if terminal:
+            os.close(stderr)
+            self._shown = []
+            self._reader = threading.Thread(target=self._read_screen)
+            self._reader.start()
 
     def __enter__(self):
         return self
@@ -156,8 +232,21 @@ class Caller:
     def __exit__(self, *exc_info):
         self.process.kill()
         self.process.wait()
-        self.process.stdout.close()
-        self.process.stderr.close()
+        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if stream:
+                stream.close()
+
+    def shown(self):
+        self._reader.join(10)
+        return b"".join(self._shown).decode()
+
+    def _read_screen(self):
+        try:
+            while data := os.read(self._screen, 4096):
+                self._shown.append(data)
+        except OSError:  # so a terminal says that nobody has it open any more
+            pass
+        os.close(self._screen)
 
     def readline(self):
         return self.process.stdout.readline().strip()

@@ -81,6 +81,14 @@ def test_a_server_that_cannot_start_says_why(monkeypatch):
     broken.close()
 
 
+def test_a_server_that_is_killed_while_it_starts_says_so():
+    broken = server.WarmServer()
+    broken.process.kill()
+    with pytest.raises(HfscaleError, match=r"failed to start. It was killed by signal 9: .*memory.*once more"):
+        broken.wait_ready()
+    broken.close()
+
+
 def test_a_process_forked_from_the_caller_has_no_part_in_its_launches(no_leftovers, tmp_path):
     ours, theirs = private_pair()
     launched = launch.start_launch(lambda: time.sleep(1), world_size=1, folder=tmp_path)

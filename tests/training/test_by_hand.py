@@ -44,3 +44,9 @@ def test_by_hand_equals_the_trainer(ranks, strategy):
     by_hand = ranks(train_by_hand, recipe, world_size=recipe.parsed_strategy.world_size).by_rank
     assert all(losses == pytest.approx(trained, abs=1e-5) for losses in by_hand)
     assert trained[-1] < trained[0]
+
+
+def test_evaluation_before_and_after_computes_in_the_same_precision(run_root, no_leftovers):
+    still = RECIPE.with_(precision="bf16", learning_rate=0.0, steps=1, eval_samples=8)
+    (rank,) = hs.run(still).result["by_rank"]
+    assert rank["evaluation"]["before"] == rank["evaluation"]["after"]

@@ -2,7 +2,13 @@
 both.
 """
 
+from pathlib import Path
+
 import pytest
+
+import hfscale as hs
+
+GARDEN = str(Path(__file__).parents[1] / "fixtures" / "garden.txt")
 
 
 def build_tensor_parallel_trainer():
@@ -69,6 +75,18 @@ def test_transformers_still_sums_them_more_than_once(ranks):
     assert min(ranks(norm_gradients, False).by_rank) > 0.1, (
         "transformers accumulates them rightly now: hfscale/training/replicated_gradient.py can go"
     )
+
+
+def without_shared_padding():
+    from hfscale.training import tied_shards
+
+    tied_shards.install = lambda: None
+
+
+def test_torch_still_trains_a_tied_embedding_wrongly_when_its_rows_do_not_divide(run_root, no_leftovers):
+    recipe = hs.Recipe(data=GARDEN, strategy="fsdp=3", global_batch=6, seq_len=48, steps=2, device="cpu")
+    parity = hs.check_parity(recipe, setup=without_shared_padding)
+    assert parity.verdict == "differs: loss", "torch shares the buffer now: hfscale/training/tied_shards.py can go"
 
 
 @pytest.mark.parametrize("name", ["prepare_distribute_model", "is_distributed_loading_by_transformers"])
