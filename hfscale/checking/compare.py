@@ -108,11 +108,12 @@ class _Collector:
             while run.status == "running":
                 self._tell(index, len(run.losses), recipe.steps)
                 time.sleep(POLL_SECONDS)
+            return run.wait()
         except BaseException:
             with without_interrupts():
                 run.stop()
+                remove_snapshots(run)
             raise
-        return run.wait()
 
     def _fill(self, row: Row, run: Run, reference: Run | None, index: int) -> None:
         by_rank = run.result["by_rank"]

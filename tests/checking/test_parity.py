@@ -83,6 +83,16 @@ class NeverReduced(ScaleTrainer):
             return super().training_step(model, *args, **kwargs)
 
 
+class FailsInTheSecondWorld(ScaleTrainer):
+    """Works on one device; where there are more it raises in its first step, when the first snapshot is written."""
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        if self.args.world_size > 1:
+            raise ValueError("on purpose")
+        return loss
+
+
 def replicate_instead_of_sharding():
     """Seeded fault: transformers is asked for tensor parallelism and applies no plan at all."""
     from transformers.distributed import mixin
@@ -204,6 +214,9 @@ def test_snapshots_are_removed_once_compared_or_failed():
     hs.check_parity(DENSE.with_(strategy="ddp=2", steps=1))
     with pytest.raises(LaunchError):
         hs.check_parity(DENSE.with_(strategy="ddp=2", steps=1), setup=perturb_rank_one)
+    comparison = compare(DENSE.with_(steps=1), strategies="ddp=2", trainer_class=FailsInTheSecondWorld)
+    assert [row.verdict for row in comparison.rows] == ["reference", "differs"]
+    assert "the run failed: ValueError: on purpose" in comparison.rows[1].reason
     folders = [run.folder for run in hs.runs()]
-    assert len(folders) == 4
+    assert len(folders) == 6
     assert not [path for folder in folders for path in folder.glob("*.safetensors")]
