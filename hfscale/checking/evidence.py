@@ -31,7 +31,7 @@ class Evidence:
 def collect_evidence(recipe: Recipe, by_rank: list[dict]) -> list[Evidence]:
     """Processes, parameter bytes and collectives of a finished run, held against what its strategy implies."""
     strategy = recipe.parsed_strategy
-    return [_processes(strategy, by_rank), _parameter_bytes(recipe, by_rank), *_collectives(strategy, by_rank)]
+    return [_processes(strategy, by_rank), _parameter_bytes(recipe, by_rank), *_collectives(recipe, by_rank)]
 
 
 def _processes(strategy: Strategy, by_rank: list[dict]) -> Evidence:
@@ -51,14 +51,17 @@ def _parameter_bytes(recipe: Recipe, by_rank: list[dict]) -> Evidence:
     return Evidence("parameter bytes per rank", _list(planned), _list(held), held == planned, failure)
 
 
-def _collectives(strategy: Strategy, by_rank: list[dict]) -> list[Evidence]:
-    steps = by_rank[0]["traffic"]["steps"]
+def _collectives(recipe: Recipe, by_rank: list[dict]) -> list[Evidence]:
+    strategy, steps = recipe.parsed_strategy, by_rank[0]["traffic"]["steps"]
     if strategy.ddp > 1 and not strategy.is_sharded:
         expected, seen = by_rank[0]["gradient_bytes"] * steps, _least_moved(by_rank, "ddp", "all-reduce")
-        # Asked to look for unused parameters, DDP also reduces a mark of 4 bytes for each parameter tensor.
-        marks = 4 * by_rank[0]["parameter_tensors"] * steps
-        what, ok = f"bytes all-reduced in {steps} steps", expected <= seen <= expected + marks
-        return [Evidence(what, f"{expected:,} (the gradients)", f"{seen:,}", ok, "gradients not averaged")]
+        if recipe.as_training_arguments()["ddp_find_unused_parameters"]:
+            # Then DDP also reduces a mark of 4 bytes for each parameter tensor that is trained.
+            expected += 4 * by_rank[0]["trained_tensors"] * steps
+        what = f"bytes all-reduced in {steps} steps"
+        return [
+            Evidence(what, f"{expected:,} (the gradients)", f"{seen:,}", seen == expected, "gradients not averaged")
+        ]
     rows = []
     for axis, collectives in EXPECTED_COLLECTIVES.items():
         if getattr(strategy, axis) > 1:

@@ -133,9 +133,15 @@ def _payload(collective: str, args: tuple, result) -> int:
     if collective == "all-to-all":
         # Input and output are both full-size and may differ: args[0] is the output where there are two tensor
         # arguments.
-        given = [_bytes(value) for value in args if _bytes(value)]
-        return given[1] if len(given) > 1 else given[0] if given else 0
+        # A rank may send nothing and receive much: what counts is which arguments are tensors, not their sizes.
+        given = [_bytes(value) for value in args if _holds_tensors(value)]
+        return given[1] if len(given) > 1 else given[0]
     return max(sides, default=0)
+
+
+def _holds_tensors(value) -> bool:
+    first = value[0] if isinstance(value, list | tuple) and value else value
+    return isinstance(first, torch.Tensor)
 
 
 def _bytes(value) -> int:

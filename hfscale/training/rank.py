@@ -106,7 +106,7 @@ def _train(recipe: Recipe, trainer: ScaleTrainer, snapshot_folder: Path | None) 
         "tokens": recorder.column("tokens"),
         "evaluation": losses,
         "parameters": sum(p.numel() for p in trainer.model.parameters()),
-        "parameter_tensors": len(list(trainer.model.parameters())),
+        "trained_tensors": sum(p.requires_grad for p in trainer.model.parameters()),
         "parameter_bytes": snapshots.local_bytes(trainer.model),
         "gradient_bytes": sum(p.numel() * p.element_size() for p in trainer.model.parameters() if p.requires_grad),
         "traffic": {"steps": min(COUNTED_STEPS, recipe.steps), "rows": traffic.rows()},

@@ -21,16 +21,15 @@ class ScaleTrainer(transformers.Trainer):
     """Use it as you use `transformers.Trainer`, in every rank, with a model from `Strategy.load`.
 
     It changes two things. Tensor and expert parallelism also work on CPU ranks. And the samples of a global batch
-    depend
-    on seed and epoch alone, not on the number of ranks: the ranks of one tensor-parallel group read the same rows, data
-    ranks read their own share, none is repeated to fill the last batch. The loss is the mean over the tokens of the
-    global batch; Trainer does that part (`average_tokens_across_devices`).
+    depend on seed and epoch alone, not on the number of ranks: the ranks of one tensor-parallel group read the same
+    rows, data ranks read their own share, none is repeated to fill the last batch. The loss is the mean over the tokens
+    of the global batch; Trainer does that part (`average_tokens_across_devices`).
     """
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        for reason in self._refusals():
-            raise HfscaleError(reason)
+        if reasons := self._refusals():
+            raise HfscaleError(reasons[0])
 
     def _build_accelerator_args(self, **kwargs) -> dict:
         return allow_on_cpu(super()._build_accelerator_args(**kwargs))

@@ -20,6 +20,12 @@ def counted(kind):
         "all_gather": lambda: dist.all_gather([torch.empty(1000) for _ in range(world)], x),
         "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(torch.empty(1000), torch.ones(world * 1000)),
         "all_to_all_single": lambda: dist.all_to_all_single(torch.empty(1000), x),
+        "all_to_all_single, nothing to send": lambda: dist.all_to_all_single(
+            torch.empty(1000 if dist.get_rank() == 0 else 0),
+            torch.ones(0 if dist.get_rank() == 0 else 1000),
+            [0, 1000] if dist.get_rank() == 0 else [0, 0],
+            [0, 0] if dist.get_rank() == 0 else [1000, 0],
+        ),
         "functional all_reduce": lambda: functional.all_reduce(x, "sum", dist.group.WORLD).sum(),
         "functional all_gather": lambda: functional.all_gather_tensor(x, 0, dist.group.WORLD).sum(),
         "functional reduce_scatter": lambda: functional.reduce_scatter_tensor(x, "sum", 0, dist.group.WORLD).sum(),
@@ -48,6 +54,11 @@ def counted(kind):
 def test_bytes_are_those_of_the_full_size_side(ranks, kind, collective, numbers):
     expected = [{"collective": collective, "axis": "tp", "count": 1, "bytes": 4 * numbers}]
     assert ranks(counted, kind).by_rank == [expected, expected]
+
+
+def test_an_all_to_all_counts_what_a_rank_sends_not_what_it_receives(ranks):
+    rows = ranks(counted, "all_to_all_single, nothing to send").by_rank
+    assert [row["bytes"] for (row,) in rows] == [0, 4000]
 
 
 @pytest.mark.parametrize("kind", ["barrier", "nothing"])
